@@ -1,0 +1,177 @@
+"""Where arrays live and how kernels are launched: devices, threads, the kernel cache.
+
+The bottom of the house: everything imports this, it imports nothing of the package.
+
+A *kernel* is a plain module-level function with its loops written out, decorated with `@kernel`. It is compiled by
+Numba on its first call for a dtype, and kept on disk. With `NUMBA_DISABLE_JIT=1` it stays the Python function that you
+read, so a debugger can step through it.
+"""
+import hashlib
+import os
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import numba
+import numpy as np
+
+JIT = not numba.config.DISABLE_JIT
+# Safe flags only. `contract` lets a*b+c be one instruction, `nsz` ignores the sign of zero. `reassoc` (a sum may be
+# split into lanes) is for kernels that only reduce; it would break range reduction. Never nnan, ninf, arcp.
+VALUES = {"contract", "nsz"}
+REDUCES = {"contract", "nsz", "reassoc"}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# kernels
+# ---------------------------------------------------------------------------------------------------------------------
+def cache_folder():
+    """The folder of compiled kernels, or None where it cannot be written (then kernels are compiled each time).
+
+    Numba notices an edit of the file that a kernel stands in, but not of another file that it calls. Helpers shared
+    between files therefore all stand in `ops/shared.py`, and this folder's name holds that file's hash: an edit
+    there begins a new folder. `TINYATTN_CACHE` names another place.
+    """
+    shared = Path(__file__).parent / "ops" / "shared.py"
+    key = hashlib.sha256(shared.read_bytes() + numba.__version__.encode()).hexdigest()[:12]
+    try:
+        home = os.environ.get("TINYATTN_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(home) / "tinyattn" / f"kernels-{key}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder if os.access(folder, os.W_OK) else None
+    except (OSError, RuntimeError):  # no HOME, a read-only disk, a file in the way
+        return None
+
+
+CACHE = cache_folder() if JIT else None
+
+
+def kernel(function=None, *, reduces=False, parallel=False):
+    """Decorate a module-level loop nest so that Numba compiles it on first use. See the rules in the module docstring.
+
+    `reduces=True` lets sums be split over vector lanes. `parallel=True` is for the short outer functions that cut work
+    into chunks with `prange` and call a serial kernel for each: they double compile time, so keep the body out.
+    """
+    if function is None:
+        return lambda f: kernel(f, reduces=reduces, parallel=parallel)
+    if not JIT:
+        return _quiet(function)
+    before = numba.config.CACHE_DIR
+    try:
+        numba.config.CACHE_DIR = str(CACHE or "")
+        return numba.njit(cache=CACHE is not None, parallel=parallel, error_model="numpy",
+                          fastmath=REDUCES if reduces else VALUES)(function)
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def _quiet(function):
+    """Without the JIT a loop works on NumPy scalars, which warn where compiled code gives inf or nan. Same results."""
+    def run(*args):
+        with np.errstate(all="ignore"):
+            return function(*args)
+    run.py_func = function
+    run.__name__ = function.__name__
+    return run
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# threads
+# ---------------------------------------------------------------------------------------------------------------------
+_busy = threading.Lock()  # one parallel kernel at a time: Numba's simplest thread pool cannot be entered twice
+_state = {"threads": numba.config.NUMBA_NUM_THREADS if JIT else 1}
+PARALLEL_ABOVE = 60_000  # estimated nanoseconds of serial work; starting the pool costs about 3,000
+
+
+def get_num_threads():
+    """How many threads a large kernel may use."""
+    return _state["threads"]
+
+
+def set_num_threads(n):
+    """Use `n` threads for large kernels. Work is cut the same way for any `n`, so results do not depend on it."""
+    if not 1 <= n <= numba.config.NUMBA_NUM_THREADS:
+        raise ValueError(f"set_num_threads: expected 1 to {numba.config.NUMBA_NUM_THREADS} threads, got {n}")
+    _state["threads"] = n
+    if JIT:
+        numba.set_num_threads(n)
+
+
+def _in_child():
+    """A forked child inherits a thread pool without its threads. It runs its kernels serially."""
+    _state["threads"] = 1
+    globals()["_busy"] = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def launch(nanoseconds, serial, serial_args, parallel, parallel_args):
+    """Run the serial kernel, or the parallel one where the estimated work pays for waking the pool and it is free."""
+    if nanoseconds > PARALLEL_ABOVE and _state["threads"] > 1 and _busy.acquire(blocking=False):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", numba.NumbaPerformanceWarning)
+                parallel(*parallel_args)
+        finally:
+            _busy.release()
+    else:
+        serial(*serial_args)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# arrays
+# ---------------------------------------------------------------------------------------------------------------------
+DEVICES = ("cpu", "cuda")
+
+
+def device_of(array):
+    """'cpu' for a NumPy array, 'cuda' for a Numba device array (or the simulator's stand-in for one)."""
+    return "cpu" if isinstance(array, np.ndarray) else "cuda"
+
+
+def empty(shape, dtype, device="cpu"):
+    """An uninitialised C-contiguous array on a device."""
+    if device == "cpu":
+        return np.empty(shape, dtype)
+    require(device)
+    from numba import cuda
+    return cuda.device_array(shape, dtype)
+
+
+def cuda_status():
+    """'present' (a card and a driver), 'simulated' (NUMBA_ENABLE_CUDASIM=1) or 'absent'."""
+    if numba.config.ENABLE_CUDASIM:
+        return "simulated"
+    from numba import cuda
+    try:
+        return "present" if cuda.is_available() else "absent"
+    except Exception:  # a broken driver raises its own kinds of error; for us it is not there
+        return "absent"
+
+
+def require(device):
+    """Raise one clear line if `device` cannot be used here."""
+    if device not in DEVICES:
+        raise ValueError(f"device: expected one of {', '.join(DEVICES)}, got {device!r}")
+    if device == "cuda" and cuda_status() == "absent":
+        raise RuntimeError("device 'cuda': no CUDA card or driver was found on this machine; use device 'cpu', or set "
+                           "NUMBA_ENABLE_CUDASIM=1 to try CUDA kernels in the simulator")
+
+
+def to_device(array, device):
+    """Copy an array to `device`; the same array if it is there already."""
+    if device_of(array) == device:
+        return array
+    require(device)
+    if device == "cpu":
+        return array.copy_to_host()
+    from numba import cuda
+    return cuda.to_device(np.ascontiguousarray(array))
+
+
+def notice(text):
+    """One line to the user on standard error, never on standard output."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,274 @@
+r"""Elementwise functions of two Tensors: x + y, x - y, x * y, x / y, x ** y, maximum, minimum.
+
+Every kernel here is the same two loops, over rows and along a row (see `broadcast.py`), with three bodies: both inputs
+run along the row, only x does, only y does. So a stretched axis is never copied, and where nothing is stretched there is
+one row and nothing to look up. The rules return gradients in the broadcast shape; the walk sums them.
+"""
+import numpy as np
+
+from ..autograd import Op
+from ..device import empty, kernel
+from .broadcast import binary
+from .shared import offset
+
+
+def run(name, loop, x, y):
+    """Check, plan and launch one of the kernels below."""
+    shape, plan = binary(name, x, y)
+    out = empty(shape, x.dtype)
+    loop(x.ravel(), y.ravel(), out.reshape(-1), plan)
+    return out
+
+
+def broadcasting_samples(rng, positive=False):
+    """Equal shapes, a row, a column, both stretched, a single number, one element, nothing at all."""
+    shapes = [((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 3), (2, 1)), ((2, 1, 3), (4, 1)), ((3,), ()), ((), (2, 2)),
+              ((1,), (1, 1)), ((0, 3), (3,))]
+    for a, b in shapes:
+        x, y = rng.normal(size=a), rng.normal(size=b)
+        yield {}, ((np.abs(x) + 0.5, np.abs(y) + 0.5) if positive else (x, y))
+
+
+class Add(Op):
+    """x + y"""
+    tex = "{x} + {y}"
+
+    def cpu(self, x, y):
+        return run("add", _add, x, y)
+
+    def grad_x(self, g, out, x, y):
+        return g
+
+    def grad_y(self, g, out, x, y):
+        return g
+
+    def cpu_grad(self, g, out, x, y):
+        return g, g
+
+    samples = broadcasting_samples
+
+
+class Sub(Op):
+    """x - y"""
+    tex = "{x} - {y}"
+
+    def cpu(self, x, y):
+        return run("sub", _sub, x, y)
+
+    def grad_x(self, g, out, x, y):
+        return g
+
+    def grad_y(self, g, out, x, y):
+        return -g
+
+    samples = broadcasting_samples
+
+
+class Mul(Op):
+    """x * y, element by element"""
+    tex = r"{x} \odot {y}"
+
+    def cpu(self, x, y):
+        return run("mul", _mul, x, y)
+
+    def grad_x(self, g, out, x, y):
+        return g * y
+
+    def grad_y(self, g, out, x, y):
+        return g * x
+
+    def cpu_grad(self, g, out, x, y):
+        need_x, need_y = self.needs
+        return (run("mul", _mul, g, y) if need_x else None), (run("mul", _mul, g, x) if need_y else None)
+
+    samples = broadcasting_samples
+
+
+class Div(Op):
+    """x / y. At y = 0 it gives what IEEE arithmetic gives: inf, -inf or nan."""
+    tex = r"\frac{{x}}{{y}}"
+
+    def cpu(self, x, y):
+        return run("div", _div, x, y)
+
+    def grad_x(self, g, out, x, y):
+        return g / y
+
+    def grad_y(self, g, out, x, y):
+        return -g * out / y
+
+    def samples(rng):
+        yield from broadcasting_samples(rng, positive=True)
+
+
+class Pow(Op):
+    """x ** y. Where the exponent is 0 the result is 1, and its gradient in x is 0, also at x = 0.
+
+    The gradient in y is x**y log x. It is 0 at x = 0 with y > 0 (its limit) and nan for x < 0, where a real power is only
+    defined at whole exponents and so has no derivative.
+    """
+    tex = "{{x}}^{{y}}"
+
+    def cpu(self, x, y):
+        return run("pow", _pow, x, y)
+
+    def grad_x(self, g, out, x, y):
+        slope = y * x ** (y - 1)
+        return g * slope.where(y != 0, 0.0)
+
+    def grad_y(self, g, out, x, y):
+        base = x.where(x != 0, 1.0)  # log 1 = 0: the branch that is not taken stays finite
+        return g * out * base.log()
+
+    def samples(rng):
+        yield from broadcasting_samples(rng, positive=True)
+        yield {}, (np.array([0.5, 2.0, 3.0]), np.array([3.0, 2.0, 0.5]))
+
+
+class Maximum(Op):
+    """The larger of x and y; nan if one of them is. At a tie each gets half of the gradient."""
+    tex = r"\max({x}, {y})"
+
+    def cpu(self, x, y):
+        return run("maximum", _maximum, x, y)
+
+    def grad_x(self, g, out, x, y):
+        return g * _share(x, out, x, y)
+
+    def grad_y(self, g, out, x, y):
+        return g * _share(y, out, x, y)
+
+    samples = broadcasting_samples
+
+
+class Minimum(Op):
+    """The smaller of x and y; nan if one of them is. At a tie each gets half of the gradient."""
+    tex = r"\min({x}, {y})"
+
+    def cpu(self, x, y):
+        return run("minimum", _minimum, x, y)
+
+    def grad_x(self, g, out, x, y):
+        return g * _share(x, out, x, y)
+
+    def grad_y(self, g, out, x, y):
+        return g * _share(y, out, x, y)
+
+    samples = broadcasting_samples
+
+
+def _share(side, out, x, y):
+    """1 where this side gave the result, 1/2 where both did, 0 elsewhere."""
+    tied = 1 - (x == y).to(out.dtype) * 0.5
+    return tied.where(side == out, 0.0)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the loops: for each row r, for each j along it. `plan` is explained in broadcast.py
+# ---------------------------------------------------------------------------------------------------------------------
+@kernel
+def _add(x, y, out, plan):
+    rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
+    n = len(out) if n < 0 else n
+    for r in range(rows):
+        a, b, o = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3]), r * n
+        if xi == yi:
+            for j in range(n):
+                out[o + j] = x[a + j] + y[b + j]
+        elif yi == 0 and n > 0:
+            right = y[b]
+            for j in range(n):
+                out[o + j] = x[a + j] + right
+        elif n > 0:
+            left = x[a]
+            for j in range(n):
+                out[o + j] = left + y[b + j]
+
+
+@kernel
+def _sub(x, y, out, plan):
+    rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
+    n = len(out) if n < 0 else n
+    for r in range(rows):
+        a, b, o = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3]), r * n
+        if xi == yi:
+            for j in range(n):
+                out[o + j] = x[a + j] - y[b + j]
+        elif yi == 0 and n > 0:
+            right = y[b]
+            for j in range(n):
+                out[o + j] = x[a + j] - right
+        elif n > 0:
+            left = x[a]
+            for j in range(n):
+                out[o + j] = left - y[b + j]
+
+
+@kernel
+def _mul(x, y, out, plan):
+    rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
+    n = len(out) if n < 0 else n
+    for r in range(rows):
+        a, b, o = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3]), r * n
+        if xi == yi:
+            for j in range(n):
+                out[o + j] = x[a + j] * y[b + j]
+        elif yi == 0 and n > 0:
+            right = y[b]
+            for j in range(n):
+                out[o + j] = x[a + j] * right
+        elif n > 0:
+            left = x[a]
+            for j in range(n):
+                out[o + j] = left * y[b + j]
+
+
+@kernel
+def _div(x, y, out, plan):
+    rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
+    n = len(out) if n < 0 else n
+    for r in range(rows):
+        a, b, o = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3]), r * n
+        if xi == yi:
+            for j in range(n):
+                out[o + j] = x[a + j] / y[b + j]
+        elif yi == 0 and n > 0:
+            right = y[b]
+            for j in range(n):
+                out[o + j] = x[a + j] / right
+        elif n > 0:
+            left = x[a]
+            for j in range(n):
+                out[o + j] = left / y[b + j]
+
+
+@kernel
+def _pow(x, y, out, plan):
+    rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
+    n = len(out) if n < 0 else n
+    for r in range(rows):
+        a, b, o = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3]), r * n
+        for j in range(n):  # a call of the C library an element: nothing to gain from three bodies
+            out[o + j] = x[a + j * xi] ** y[b + j * yi]
+
+
+@kernel
+def _maximum(x, y, out, plan):
+    rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
+    n = len(out) if n < 0 else n
+    for r in range(rows):
+        a, b, o = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3]), r * n
+        for j in range(n):
+            u, v = x[a + j * xi], y[b + j * yi]
+            out[o + j] = u if u > v or u != u else v  # a nan on either side wins
+
+
+@kernel
+def _minimum(x, y, out, plan):
+    rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
+    n = len(out) if n < 0 else n
+    for r in range(rows):
+        a, b, o = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3]), r * n
+        for j in range(n):
+            u, v = x[a + j * xi], y[b + j * yi]
+            out[o + j] = u if u < v or u != u else v

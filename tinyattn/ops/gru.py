@@ -1,0 +1,241 @@
+r"""The gated recurrent unit over a whole sequence, forward and backward. See `recurrent.py` for what the layers share.
+
+    r = sigmoid(x_r + U_r h + b_r)                    reset gate
+    z = sigmoid(x_z + U_z h + b_z)                    update gate
+    n = tanh(x_n + r * (U_n h + b_n))                 reset="after" the product: PyTorch, cuDNN
+    n = tanh(x_n + U_n (r * h) + b_n)                 reset="before" it: Cho et al. 2014, Bahdanau et al. 2015
+    h' = z * h + (1 - z) * n                          update="keep": z keeps the old state, as PyTorch has it
+    h' = (1 - z) * h + z * n                          update="write": z lets the new in, as Cho and Bahdanau have it
+"""
+import numpy as np
+from numba import prange
+
+from ..device import empty, kernel, launch
+from .recurrent import Scan, chunk_rows, cost, recurrent_samples, transposed
+from .shared import product, sigmoid, tanh
+
+
+class GRUScan(Scan):
+    r"""h_t = GRU(x_t, h_{t-1}), for all t of one layer and direction; the two conventions are named, see the file."""
+    tex = r"\mathrm{GRU}({x}, {h0})"
+    gates = 3
+
+    def __init__(self, reverse=False, reset="after", update="keep"):
+        if reset not in ("after", "before"):
+            raise ValueError(f"{self.name}: expected reset 'after' (PyTorch) or 'before' (Cho, Bahdanau), got {reset!r}")
+        if update not in ("keep", "write"):
+            raise ValueError(f"{self.name}: expected update 'keep' (PyTorch) or 'write' (Cho, Bahdanau), got {update!r}")
+        self.reverse, self.reset, self.update = reverse, reset, update
+
+    def cpu(self, x, h0, w_hh, b_hh, lengths):
+        (b, t, d), bias, lengths = self.checked(x, h0, w_hh, b_hh, lengths)
+        steps = t if self.recorded else min(t, 1)  # without a backward pass one step's gates are enough
+        hs, h = empty((b, t, d), x.dtype), np.array(h0)
+        gates, inner, before = [empty((b, steps, n * d), x.dtype) for n in (3, 1, 1)]
+        args = (np.ascontiguousarray(x), transposed(w_hh), bias, lengths, hs, h, gates, inner, before, self.reverse,
+                self.reset == "after", self.update == "keep")
+        rows = chunk_rows(b)
+        launch(cost(b, t, d, 3), _forward, (*args, 0, b), _forward_parallel, (*args, rows))
+        if self.recorded:
+            self.saved = lengths, gates, inner, before
+        return hs, h
+
+    def composed(self, x, h0, w_hh, b_hh, lengths):
+        d = h0.shape[1]
+        u_rz, u_n = w_hh[:2 * d].T, w_hh[2 * d:].T
+        b_rz, b_n = (0.0, 0.0) if b_hh is None else (b_hh[:2 * d], b_hh[2 * d:])
+
+        def step(x_t, h):
+            rz = (x_t[:, :2 * d] + h @ u_rz + b_rz).sigmoid()
+            r, z, x_n = rz[:, :d], rz[:, d:], x_t[:, 2 * d:]
+            if self.reset == "after":
+                n = (x_n + r * (h @ u_n + b_n)).tanh()
+            else:
+                n = (x_n + (r * h) @ u_n + b_n).tanh()
+            return (z * h + (1 - z) * n if self.update == "keep" else (1 - z) * h + z * n,)
+
+        return self.unrolled(step, x, lengths, h0)
+
+    def cpu_grad(self, g, y, x, h0, w_hh, b_hh, lengths):
+        lengths, gates, inner, before = self.saved
+        b, t, d = before.shape
+        at_x, at_inner, at_h = empty((b, t, 3 * d), x.dtype), empty((b, t, d), x.dtype), np.array(g[1])
+        after = self.reset == "after"
+        args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, gates, inner, before, at_x, at_inner, at_h,
+                self.reverse, after, self.update == "keep")
+        rows = chunk_rows(b)
+        launch(cost(b, t, d, 3), _backward, (*args, 0, b), _backward_parallel, (*args, rows))
+        need_x, need_h, need_w, need_b = self.needs[:4]
+        parts = (at_x[:, :, :2 * d], before), ((at_inner, before) if after else (at_x[:, :, 2 * d:], inner))
+        grad_w, grad_b = self.weight_gradients(need_w, need_b, *parts)
+        return at_x if need_x else None, at_h if need_h else None, grad_w, grad_b, None
+
+    def samples(rng):
+        conventions = [(r, u) for r in ("after", "before") for u in ("keep", "write")]
+        for reverse in (False, True):
+            for i, inputs in enumerate(recurrent_samples(rng, 3)):
+                reset, update = conventions[(i + reverse) % 4]
+                yield {"reverse": reverse, "reset": reset, "update": update}, inputs
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the loops. `gates` holds r, z, n side by side; `inner` is U_n h + b_n (reset after) or r * h (reset before);
+# `before` is the state that a step began with. Without a backward pass they have one step, used again and again.
+# ---------------------------------------------------------------------------------------------------------------------
+@kernel
+def _forward(x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, start, end):
+    """Sequences start to end.  w = w_hh^T (D,3D); h (B,D) comes in as h0, is the running state, and leaves as the last one.
+
+        for t in steps:
+            gates[:, t] = h @ w                        (rows,3D)
+            for row in rows:                           the gates along D; r and z first
+            (reset before:  n's part = (r * h) @ w_n, after r is known)
+            for row in rows:                           n, and the new h
+    """
+    t_end, d = hs.shape[1], hs.shape[2]
+    state = h[start:end:1, ::1]
+    for step in range(t_end):
+        t = t_end - 1 - step if reverse else step
+        s = t if gates.shape[1] == t_end else 0
+        product(gates[start:end:1, s, :(3 if after else 2) * d:1], state, w[::1, :(3 if after else 2) * d:1], False)
+        for i in range(start, end):
+            if t < lengths[i]:
+                _open(gates[i, s], x[i, t], bias, h[i], inner[i, s], before[i, s], after)
+            else:
+                hs[i, t] = 0
+                inner[i, s] = 0
+                before[i, s] = 0
+        if not after:
+            product(gates[start:end:1, s, 2 * d::1], inner[start:end:1, s, ::1], w[::1, 2 * d::1], False)
+        for i in range(start, end):
+            if t < lengths[i]:
+                _update(gates[i, s], x[i, t], bias, h[i], inner[i, s], hs[i, t], after, keep)
+
+
+@kernel
+def _open(gates, x, bias, h, inner, before, after):
+    """The gates r and z of one row, and what they act upon."""
+    d = len(h)
+    n, bias_n = gates[2 * d:], bias[2 * d:]  # views begin at 0: Numba would look for negative places in n[2 * d + j]
+    for j in range(2 * d):
+        gates[j] = sigmoid(gates[j] + x[j] + bias[j])
+    for j in range(d):
+        before[j] = h[j]
+    if after:
+        for j in range(d):
+            inner[j] = n[j] + bias_n[j]
+    else:
+        for j in range(d):
+            inner[j] = gates[j] * h[j]
+
+
+@kernel
+def _update(gates, x, bias, h, inner, out, after, keep):
+    """The candidate n and the new state of one row."""
+    d = len(h)
+    r, z, n, x_n, bias_n = gates[:d], gates[d:2 * d], gates[2 * d:], x[2 * d:], bias[2 * d:]
+    if after:
+        for j in range(d):
+            n[j] = tanh(x_n[j] + r[j] * inner[j])
+    else:
+        for j in range(d):
+            n[j] = tanh(x_n[j] + n[j] + bias_n[j])
+    if keep:
+        for j in range(d):
+            h[j] = n[j] + z[j] * (h[j] - n[j])
+    else:
+        for j in range(d):
+            h[j] = h[j] + z[j] * (n[j] - h[j])
+    for j in range(d):
+        out[j] = h[j]
+
+
+@kernel
+def _backward(g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, start, end):
+    """Sequences start to end, from the last step to the first.  w = w_hh (3D,D); at_h (B,D) comes in as the gradient of the
+    last state, is the gradient of the running state, and leaves as that of h0.
+
+        for t in steps, backwards:
+            at_h += g[:, t]
+            for row in rows:   at_x[t] = gradients before the activations of r, z, n; at_h = what the update passes through
+            at_h += at_x[r, z] @ w_rz + at_inner @ w_n                         (reset before: through r * h)
+    """
+    t_end, d = g.shape[1], g.shape[2]
+    state = at_h[start:end:1, ::1]
+    for step in range(t_end):
+        t = step if reverse else t_end - 1 - step
+        for i in range(start, end):
+            if t < lengths[i]:
+                _update_back(g[i, t], gates[i, t], before[i, t], at_x[i, t], at_h[i], keep)
+                if after:
+                    _reset_back(gates[i, t], inner[i, t], at_x[i, t], at_inner[i, t])
+            else:
+                at_x[i, t] = 0
+                at_inner[i, t] = 0
+        if after:
+            product(state, at_inner[start:end:1, t, ::1], w[2 * d::1, ::1], True)
+        else:
+            product(at_inner[start:end:1, t, ::1], at_x[start:end:1, t, 2 * d::1], w[2 * d::1, ::1], False)
+            for i in range(start, end):
+                if t < lengths[i]:
+                    _product_back(gates[i, t], before[i, t], at_x[i, t], at_inner[i, t], at_h[i])
+        product(state, at_x[start:end:1, t, :2 * d:1], w[:2 * d:1, ::1], True)
+
+
+@kernel
+def _update_back(g, gates, before, at_x, at_h, keep):
+    """Through h' = z h + (one - z) n (or the other way round) and n = tanh(...)."""
+    d, one = len(g), g.dtype.type(1)  # an integer 1 would make it float64
+    z, n, at_z, at_n = gates[d:2 * d], gates[2 * d:], at_x[d:2 * d], at_x[2 * d:]
+    for j in range(d):
+        at_h[j] += g[j]
+    if keep:
+        for j in range(d):
+            at_z[j] = at_h[j] * (before[j] - n[j]) * z[j] * (one - z[j])
+        for j in range(d):
+            at_n[j] = at_h[j] * (one - z[j]) * (one - n[j] * n[j])
+        for j in range(d):
+            at_h[j] = at_h[j] * z[j]
+    else:
+        for j in range(d):
+            at_z[j] = at_h[j] * (n[j] - before[j]) * z[j] * (one - z[j])
+        for j in range(d):
+            at_n[j] = at_h[j] * z[j] * (one - n[j] * n[j])
+        for j in range(d):
+            at_h[j] = at_h[j] * (one - z[j])
+
+
+@kernel
+def _reset_back(gates, inner, at_x, at_inner):
+    """Through x_n + r * inner."""
+    d, one = len(inner), inner.dtype.type(1)
+    r, at_r, at_n = gates[:d], at_x[:d], at_x[2 * d:]
+    for j in range(d):
+        at_inner[j] = at_n[j] * r[j]
+    for j in range(d):
+        at_r[j] = at_n[j] * inner[j] * r[j] * (one - r[j])
+
+
+@kernel
+def _product_back(gates, before, at_x, at_inner, at_h):
+    """Through r * h; at_inner is its gradient."""
+    d, one = len(before), before.dtype.type(1)
+    r, at_r = gates[:d], at_x[:d]
+    for j in range(d):
+        at_r[j] = at_inner[j] * before[j] * r[j] * (one - r[j])
+    for j in range(d):
+        at_h[j] += at_inner[j] * r[j]
+
+
+@kernel(parallel=True)
+def _forward_parallel(x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, rows):
+    for chunk in prange(-(-len(h) // rows)):
+        _forward(x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, chunk * rows,
+                 min(len(h), (chunk + 1) * rows))
+
+
+@kernel(parallel=True)
+def _backward_parallel(g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, rows):
+    for chunk in prange(-(-len(at_h) // rows)):
+        _backward(g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, chunk * rows,
+                  min(len(at_h), (chunk + 1) * rows))

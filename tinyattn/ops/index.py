@@ -1,0 +1,191 @@
+"""Picking elements: x[...], embedding rows, gather and scatter-add along an axis.
+
+Picking one element twice means that its gradient is the sum of two: everything here scatter-*adds*. Each op has
+`accumulate`, which adds its part into one buffer; so T slices of a sequence cost T slices, not T whole arrays.
+"""
+import numpy as np
+
+from ..autograd import Op
+from ..device import empty, kernel
+from .broadcast import ShapeError
+from .shape import axis_of
+
+
+def is_basic(index):
+    """Is this NumPy's basic indexing (numbers, slices, None, ...), which gives a view?"""
+    return all(i is None or i is Ellipsis or isinstance(i, (int, np.integer, slice)) for i in index)
+
+
+class Getitem(Op):
+    """x[index] with NumPy's meaning: numbers, slices, None, ..., integer arrays and boolean masks, mixed."""
+    tex = "{x}_{i}"
+
+    def __init__(self, index):
+        self.index = index
+        self.view = is_basic(index)
+
+    def cpu(self, x):
+        y = x[self.index]
+        return y if type(y) is np.ndarray else np.asarray(y)
+
+    def grad_x(self, g, y, x):
+        return Putitem(self.index, x.shape)(g)
+
+    def accumulate(self, g, buffer):
+        if self.view:
+            buffer[self.index] += g
+        else:
+            np.add.at(buffer, self.index, g)
+
+    def samples(rng):
+        x = rng.normal(size=(3, 4))
+        rows = np.array([0, 2, 0, -1])  # a row twice, a row from the end
+        for index in [(1,), (slice(1, 3),), (Ellipsis, 0), (None, slice(None, None, -2)), (rows,), (rows, slice(0, 2)),
+                      (slice(None), rows), (rows, np.array([3, 1, 3, 0])), (x > 0,), (slice(0, 0),)]:
+            yield {"index": index}, (x,)
+
+
+class Putitem(Op):
+    """Zeros of a shape, to which x is added at `index`: the reverse of x[index]."""
+    tex = r"\mathrm{put}({x})"
+
+    def __init__(self, index, shape):
+        self.index, self.shape = index, tuple(shape)
+
+    def cpu(self, x):
+        out = np.zeros(self.shape, x.dtype)
+        np.add.at(out, self.index, x) if not is_basic(self.index) else out.__setitem__(self.index, x)
+        return out
+
+    def grad_x(self, g, y, x):
+        return g[self.index]
+
+    def samples(rng):
+        yield {"index": (np.array([0, 2, 0]),), "shape": (3, 2)}, (rng.normal(size=(3, 2)),)
+        yield {"index": (slice(1, 3), 0), "shape": (4, 2)}, (rng.normal(size=(2,)),)
+
+
+def check_range(name, ids, length, what):
+    """IndexError with the first value outside 0 .. length - 1."""
+    if ids.size and (ids.min() < 0 or ids.max() >= length):
+        bad = ids.ravel()[np.argmax(((ids < 0) | (ids >= length)).ravel())]
+        raise IndexError(f"{name}: {what} {bad} is outside 0 .. {length - 1}")
+
+
+class Embedding(Op):
+    """y[..., :] = weight[ids[...], :]: one row of the table an id. `padding` is an id whose row gets no gradient."""
+    tex = r"{weight}_{ids}"
+
+    def __init__(self, padding=None):
+        self.padding = padding
+
+    def cpu(self, weight, ids):
+        if weight.ndim != 2:
+            raise ShapeError(f"embedding: expected weight of shape (V, D), got {weight.shape}")
+        check_range("embedding", ids, weight.shape[0], "id")
+        out = empty((*ids.shape, weight.shape[1]), weight.dtype)
+        _gather_rows(np.ascontiguousarray(weight), ids.ravel(), out.reshape(ids.size, weight.shape[1]))
+        return out
+
+    def grad_weight(self, g, y, weight, ids):
+        return ScatterRows(weight.shape[0], self.padding)(g, ids)
+
+    def accumulate(self, g, buffer):
+        ids = self.inputs[1].array
+        _scatter_rows(g.reshape(ids.size, -1), ids.ravel(), -1 if self.padding is None else self.padding, buffer)
+
+    def samples(rng):
+        yield {}, (rng.normal(size=(5, 3)), np.array([[0, 4, 0], [1, 1, 1]]))
+        yield {"padding": 1}, (rng.normal(size=(2, 3)), np.array([1, 0, 1]))
+        yield {}, (rng.normal(size=(2, 3)), np.zeros((0, 2), np.int64))
+
+
+class ScatterRows(Op):
+    """table[ids[...], :] += x[..., :] on a table of `rows` rows of zeros: the reverse of an embedding."""
+    tex = r"\mathrm{scatter}({x}, {ids})"
+
+    def __init__(self, rows, padding=None):
+        self.rows, self.padding = rows, padding
+
+    def cpu(self, x, ids):
+        out = np.zeros((self.rows, x.shape[-1]), x.dtype)
+        _scatter_rows(np.ascontiguousarray(x).reshape(ids.size, x.shape[-1]), ids.ravel(),
+                      -1 if self.padding is None else self.padding, out)
+        return out
+
+    def grad_x(self, g, y, x, ids):
+        rows = Embedding()(g, ids)
+        return rows if self.padding is None else rows.where((ids != self.padding).reshape(*ids.shape, 1), 0.0)
+
+    def samples(rng):
+        yield {"rows": 3}, (rng.normal(size=(4, 2)), np.array([0, 2, 0, 0]))
+        yield {"rows": 3, "padding": 0}, (rng.normal(size=(4, 2)), np.array([0, 2, 0, 1]))
+
+
+class Gather(Op):
+    """y[..., i, ...] = x[..., index[..., i, ...], ...] along one axis; index has as many axes as x."""
+    tex = r"\mathrm{gather}({x}, {index})"
+
+    def __init__(self, axis=-1):
+        self.axis = axis
+
+    def cpu(self, x, index):
+        axis = axis_of("gather", self.axis, x.ndim)
+        if index.ndim != x.ndim:
+            raise ShapeError(f"gather: index of shape {index.shape} must have as many axes as x of shape {x.shape}")
+        check_range("gather", index, x.shape[axis], "index")
+        return np.take_along_axis(x, index, axis)
+
+    def grad_x(self, g, y, x, index):
+        return ScatterAdd(self.axis, x.shape)(g, index)
+
+    def samples(rng):
+        yield {"axis": 1}, (rng.normal(size=(2, 3)), np.array([[0, 0], [2, 1]]))
+        yield {"axis": 0}, (rng.normal(size=(3, 2)), np.array([[2, 2]]))
+
+
+class ScatterAdd(Op):
+    """Zeros of `shape`, to which x is added at the places `index` along one axis: the reverse of gather."""
+    tex = r"\mathrm{scatter}({x}, {index})"
+
+    def __init__(self, axis, shape):
+        self.axis, self.shape = axis, tuple(shape)
+
+    def cpu(self, x, index):
+        axis = axis_of("scatter_add", self.axis, len(self.shape))
+        if index.shape != x.shape or len(self.shape) != x.ndim:
+            raise ShapeError(f"scatter_add: x {x.shape} and index {index.shape} must have one shape, with as many axes as "
+                             f"the result {self.shape}")
+        check_range("scatter_add", index, self.shape[axis], "index")
+        out = np.zeros(self.shape, x.dtype)
+        places = list(np.indices(index.shape, sparse=True))
+        places[axis] = index
+        np.add.at(out, tuple(places), x)
+        return out
+
+    def grad_x(self, g, y, x, index):
+        return Gather(self.axis)(g, index)
+
+    def samples(rng):
+        yield {"axis": 1, "shape": (2, 4)}, (rng.normal(size=(2, 3)), np.array([[0, 0, 3], [2, 1, 1]]))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the loops: ids (N,), table (V, D), x and out (N, D)
+# ---------------------------------------------------------------------------------------------------------------------
+@kernel
+def _gather_rows(table, ids, out):
+    for i in range(len(ids)):
+        row = ids[i]
+        for d in range(table.shape[1]):
+            out[i, d] = table[row, d]
+
+
+@kernel
+def _scatter_rows(x, ids, padding, table):
+    """table[ids[i]] += x[i] for each i in turn: one thread, so ids that repeat are summed in a fixed order."""
+    for i in range(len(ids)):
+        row = ids[i]
+        if row != padding:
+            for d in range(table.shape[1]):
+                table[row, d] += x[i, d]

@@ -1,0 +1,199 @@
+r"""Cross-entropy: how many nats a model spends on the classes that were right.
+
+    loss_n = -log softmax(x_n)[t_n] = (m - x_n[t_n]) + log sum_v e^(x_n[v] - m),        m = max_v x_n[v]
+
+With label smoothing a share `a` of each target is spread over all V classes: t = (1 - a) onehot + a / V.
+"""
+import numpy as np
+from numba import prange
+
+from ..autograd import Op
+from ..device import empty, kernel, launch
+from .broadcast import ShapeError
+from .shared import exp_below, first_row, row_max, row_sum_exp
+from .softmax import LogSoftmax, _cost, check_float, matrix
+
+CHUNKS = 32
+
+
+class CrossEntropy(Op):
+    r"""The mean over n of -log softmax(logits_n)[target_n].
+
+    logits (..., V) float, target (...) whole numbers in 0 .. V-1, or `ignore_index` where there is nothing to predict.
+    reduction: "mean" divides by the number of targets that are not ignored, and gives 0 if there is none left, with
+    gradient 0; "sum"; "none" gives the loss of each target, 0 where it is ignored.
+    A target out of range raises IndexError.
+    """
+    tex = r"-\log\mathrm{{softmax}}({logits})_{{{target}}}"
+
+    def __init__(self, ignore_index=-100, label_smoothing=0.0, reduction="mean"):
+        if reduction not in ("mean", "sum", "none"):
+            raise ValueError(f"cross_entropy: reduction is 'mean', 'sum' or 'none', got {reduction!r}")
+        if not 0.0 <= label_smoothing <= 1.0:
+            raise ValueError(f"cross_entropy: label_smoothing lies in 0..1, got {label_smoothing}")
+        self.ignore_index, self.label_smoothing, self.reduction = ignore_index, label_smoothing, reduction
+
+    def _rows(self, logits, target):
+        """Check the inputs; logits as a matrix (N, V), target as N int64."""
+        check_float(self.name, logits)
+        if target.dtype.kind not in "iu":
+            raise TypeError(f"{self.name}: expected whole numbers as targets, got {target.dtype}")
+        if logits.ndim == 0 or logits.shape[:-1] != target.shape:
+            raise ShapeError(f"{self.name}: logits of shape (..., V) = {logits.shape} need targets of shape "
+                             f"(...) = {logits.shape[:-1]}, got {target.shape}")
+        x, t = matrix(logits), np.ascontiguousarray(target, np.int64).reshape(-1)
+        if x.shape[0] != len(t):  # V = 0
+            x = x.reshape(len(t), 0)
+        bad = _first_outside(t, x.shape[1], self.ignore_index)
+        if bad >= 0:
+            where = tuple(int(i) for i in np.unravel_index(bad, target.shape)) if target.ndim else ()
+            raise IndexError(f"{self.name}: target {t[bad]} at {where} is out of range for V = {x.shape[1]} classes "
+                             f"(and is not ignore_index = {self.ignore_index})")
+        return x, t
+
+    def cpu(self, logits, target):
+        x, t = self._rows(logits, target)
+        losses, high, total = empty(len(t), x.dtype), empty(len(t), x.dtype), empty(len(t), x.dtype)
+        args = (x, t, self.ignore_index, float(self.label_smoothing), losses, high, total)
+        launch(_cost(x), _cross_entropy, (*args, 0, len(t)), _cross_entropy_chunks, args)
+        if self.reduction == "none":
+            out, count = losses.reshape(target.shape), 1
+        else:
+            out = empty((), x.dtype)
+            count = _total(losses, t, self.ignore_index, self.reduction == "mean", out)
+        if self.recorded:
+            self.saved = high, total, t, count
+        return out
+
+    def cpu_grad(self, g, y, logits, target):
+        high, total, t, count = self.saved
+        x = matrix(logits)
+        dx = empty(logits.shape, logits.dtype)
+        args = (np.ascontiguousarray(g).reshape(-1), x, t, self.ignore_index, float(self.label_smoothing), high, total, count,
+                dx.reshape(x.shape))
+        launch(_cost(x), _cross_entropy_grad, (*args, 0, len(x)), _cross_entropy_grad_chunks, args)
+        return dx, None
+
+    def composed(self, logits, target):
+        x, t = self._rows(logits.array, target.array)
+        n, classes = x.shape
+        live = t != self.ignore_index
+        logits = logits.reshape(n, classes)
+        if not live.all():  # an ignored row may hold anything
+            logits = logits.where(self.result(live[:, None]), 0.0)
+        logp = LogSoftmax()(logits)
+        losses = -logp[np.arange(n), np.where(live, t, 0)]
+        if self.label_smoothing:
+            losses = losses * (1 - self.label_smoothing) - logp.mean(axis=-1) * self.label_smoothing
+        losses = losses.where(self.result(live), 0.0)
+        if self.reduction == "none":
+            return losses.reshape(*target.shape)
+        return losses.sum() / (max(int(live.sum()), 1) if self.reduction == "mean" else 1)
+
+    def samples(rng):
+        """Several shapes, each reduction, smoothing, ignored targets, all of them ignored, large logits, one class."""
+        x, t = rng.normal(size=(3, 4)), np.array([1, 0, 3])
+        for reduction in ("mean", "sum", "none"):
+            for smoothing in (0.0, 0.3):
+                yield {"reduction": reduction, "label_smoothing": smoothing}, (x, t)
+        yield {"ignore_index": 0, "label_smoothing": 0.1}, (rng.normal(size=(2, 2, 3)), np.array([[0, 2], [1, 0]]))
+        yield {"reduction": "none"}, (rng.normal(size=(2, 2, 3)), np.array([[-100, 2], [1, -100]]))
+        yield {}, (x, np.array([-100, -100, -100]))
+        yield {}, (np.array([[1e4, 1e4 - 1, -1e4]]), np.array([1]))
+        yield {}, (rng.normal(size=(2, 1)), np.array([0, 0]))
+        yield {}, (rng.normal(size=3), np.array(2))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the loops
+# ---------------------------------------------------------------------------------------------------------------------
+@kernel
+def _first_outside(target, classes, ignore):
+    """The place of the first target that is neither a class nor `ignore`, or -1."""
+    for n in range(len(target)):
+        if target[n] != ignore and (target[n] < 0 or target[n] >= classes):
+            return n
+    return -1
+
+
+@kernel
+def _below(a, b):
+    return a - b
+
+
+@kernel(reduces=True)
+def _sum_below(x, n, m):
+    """sum_v (m - x[n, v]); the differences are taken one by one, or large logits would lose their digits."""
+    total = x.dtype.type(0)
+    for v in range(x.shape[1]):
+        total += _below(m, x[n, v])
+    return total
+
+
+@kernel
+def _cross_entropy(x, target, ignore, smoothing, losses, high, total, first, last):
+    """For each row n of x (N, V): its largest logit m and s = sum_v e^(x[n, v] - m), both kept for the way back.
+
+    losses[n] = log s + (m - (1 - a) x[n, target] - a mean_v x[n, v]), where a is the smoothing; 0 for an ignored target.
+    """
+    for n in range(first, last):
+        losses[n] = 0
+        high[n] = 0
+        total[n] = 1
+        if target[n] == ignore:
+            continue
+        m = row_max(x, n)
+        s = row_sum_exp(x, n, m)
+        high[n] = m
+        total[n] = s
+        away = m - x[n, target[n]]
+        if smoothing != 0:
+            away = x.dtype.type((1 - smoothing) * away + smoothing / x.shape[1] * _sum_below(x, n, m))
+        losses[n] = away + np.log(s)
+
+
+@kernel(parallel=True)
+def _cross_entropy_chunks(x, target, ignore, smoothing, losses, high, total):
+    for c in prange(CHUNKS):
+        _cross_entropy(x, target, ignore, smoothing, losses, high, total,
+                       first_row(c, CHUNKS, len(x)), first_row(c + 1, CHUNKS, len(x)))
+
+
+@kernel
+def _total(losses, target, ignore, mean, out):
+    """Add up the losses in float64; divide by the number of targets that count, if `mean`. Returns the divisor."""
+    total, count = 0.0, 0
+    for n in range(len(losses)):
+        if target[n] != ignore:
+            total += losses[n]
+            count += 1
+    divisor = max(count, 1) if mean else 1
+    out[()] = total / divisor
+    return divisor
+
+
+@kernel
+def _cross_entropy_grad(g, x, target, ignore, smoothing, high, total, count, dx, first, last):
+    """For each row n, each class v: dx[n, v] = c (softmax(x[n])[v] - (1 - a) [v = target] - a / V), c = g[n] / count.
+
+    g has one element where the loss is one number, else N. Rows of ignored targets are 0.
+    """
+    zero = x.dtype.type(0)
+    for n in range(first, last):
+        if target[n] == ignore:
+            for v in range(x.shape[1]):
+                dx[n, v] = zero
+            continue
+        c = x.dtype.type(g[n if len(g) > 1 else 0] / count)
+        m, scale = high[n], x.dtype.type(c / total[n])
+        spread = x.dtype.type(c * smoothing / x.shape[1])
+        for v in range(x.shape[1]):
+            dx[n, v] = exp_below(x[n, v] - m) * scale - spread
+        dx[n, target[n]] -= x.dtype.type(c * (1 - smoothing))
+
+
+@kernel(parallel=True)
+def _cross_entropy_grad_chunks(g, x, target, ignore, smoothing, high, total, count, dx):
+    for c in prange(CHUNKS):
+        _cross_entropy_grad(g, x, target, ignore, smoothing, high, total, count, dx,
+                            first_row(c, CHUNKS, len(x)), first_row(c + 1, CHUNKS, len(x)))

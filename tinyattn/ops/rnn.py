@@ -1,0 +1,147 @@
+r"""The simple recurrent network over a whole sequence, forward and backward. See `recurrent.py` for what the layers share.
+
+    h' = tanh(x + U h + b)                or relu in place of tanh
+"""
+import numpy as np
+from numba import prange
+
+from ..device import empty, kernel, launch
+from .recurrent import Scan, chunk_rows, cost, recurrent_samples, transposed
+from .shared import product, tanh
+
+
+class RNNScan(Scan):
+    r"""h_t = tanh(x_t + U h_{t-1} + b), for all t of one layer and direction; `nonlinearity` "tanh" or "relu"."""
+    tex = r"\mathrm{RNN}({x}, {h0})"
+    gates = 1
+
+    def __init__(self, reverse=False, nonlinearity="tanh"):
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"{self.name}: expected nonlinearity 'tanh' or 'relu', got {nonlinearity!r}")
+        self.reverse, self.nonlinearity = reverse, nonlinearity
+
+    def cpu(self, x, h0, w_hh, b_hh, lengths):
+        (b, t, d), bias, lengths = self.checked(x, h0, w_hh, b_hh, lengths)
+        hs, h, before = empty((b, t, d), x.dtype), np.array(h0), empty((b, t if self.recorded else 0, d), x.dtype)
+        args = (np.ascontiguousarray(x), transposed(w_hh), bias, lengths, hs, h, before, self.reverse,
+                self.nonlinearity == "relu")
+        launch(cost(b, t, d, 1), _forward, (*args, 0, b), _forward_parallel, (*args, chunk_rows(b)))
+        if self.recorded:
+            self.saved = lengths, before
+        return hs, h
+
+    def composed(self, x, h0, w_hh, b_hh, lengths):
+        u, bias = w_hh.T, 0.0 if b_hh is None else b_hh
+
+        def step(x_t, h):
+            s = x_t + h @ u + bias
+            return (s.tanh() if self.nonlinearity == "tanh" else s.relu(),)
+
+        return self.unrolled(step, x, lengths, h0)
+
+    def cpu_grad(self, g, y, x, h0, w_hh, b_hh, lengths):
+        lengths, before = self.saved
+        b, t, d = before.shape
+        at_x, at_h = empty((b, t, d), x.dtype), np.array(g[1])
+        args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, y[0], at_x, at_h, self.reverse,
+                self.nonlinearity == "relu")
+        launch(cost(b, t, d, 1), _backward, (*args, 0, b), _backward_parallel, (*args, chunk_rows(b)))
+        need_x, need_h, need_w, need_b = self.needs[:4]
+        grad_w, grad_b = self.weight_gradients(need_w, need_b, (at_x, before))
+        return at_x if need_x else None, at_h if need_h else None, grad_w, grad_b, None
+
+    def samples(rng):
+        for reverse in (False, True):
+            for i, inputs in enumerate(recurrent_samples(rng, 1)):
+                yield {"reverse": reverse, "nonlinearity": "relu" if i % 3 == 2 else "tanh"}, inputs
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the loops. `before` is the state that a step began with, or has no steps where no backward pass will come
+# ---------------------------------------------------------------------------------------------------------------------
+@kernel
+def _forward(x, w, bias, lengths, hs, h, before, reverse, relu, start, end):
+    """Sequences start to end.  w = w_hh^T (D,D); h (B,D) comes in as h0, is the running state, and leaves as the last one.
+
+        for t in steps:
+            hs[:, t] = h @ w                (rows,D)
+            for row in rows:                add x and the bias, the activation, along D
+    """
+    t_end, d = hs.shape[1], hs.shape[2]
+    state = h[start:end:1, ::1]
+    for step in range(t_end):
+        t = t_end - 1 - step if reverse else step
+        if before.shape[1] > 0:
+            for i in range(start, end):
+                if t < lengths[i]:
+                    before[i, t] = h[i]
+                else:
+                    before[i, t] = 0
+        product(hs[start:end:1, t, ::1], state, w[::1, ::1], False)
+        for i in range(start, end):
+            if t < lengths[i]:
+                _step(hs[i, t], x[i, t], bias, h[i], relu)
+            else:
+                hs[i, t] = 0
+
+
+@kernel
+def _step(out, x, bias, h, relu):
+    """One row; `out` comes in as U h."""
+    zero = bias.dtype.type(0)
+    if relu:
+        for j in range(len(h)):
+            s = out[j] + x[j] + bias[j]
+            out[j] = s if s > zero or s != s else zero  # a nan stays one
+    else:
+        for j in range(len(h)):
+            out[j] = tanh(out[j] + x[j] + bias[j])
+    for j in range(len(h)):
+        h[j] = out[j]
+
+
+@kernel
+def _backward(g, w, lengths, hs, at_x, at_h, reverse, relu, start, end):
+    """Sequences start to end, from the last step to the first.  w = w_hh (D,D); at_h (B,D) comes in as the gradient of the
+    last state, is the gradient of the running state, and leaves as that of h0.
+
+        for t in steps, backwards:
+            for row in rows:                at_x[t] = (at_h + g[t]) times the slope of the activation
+            at_h = at_x[t] @ w
+    """
+    t_end = g.shape[1]
+    state = at_h[start:end:1, ::1]
+    for step in range(t_end):
+        t = step if reverse else t_end - 1 - step
+        for i in range(start, end):
+            if t < lengths[i]:
+                _step_back(g[i, t], hs[i, t], at_x[i, t], at_h[i], relu)
+            else:
+                at_x[i, t] = 0
+        product(state, at_x[start:end:1, t, ::1], w[::1, ::1], True)
+
+
+@kernel
+def _step_back(g, out, at_x, at_h, relu):
+    """One row. at_h is 0 afterwards: all of the old state's gradient comes through the product."""
+    zero, one = g.dtype.type(0), g.dtype.type(1)  # an integer would make it float64
+    if relu:
+        for j in range(len(g)):
+            at_x[j] = at_h[j] + g[j] if out[j] > zero else zero
+    else:
+        for j in range(len(g)):
+            at_x[j] = (at_h[j] + g[j]) * (one - out[j] * out[j])
+    for j in range(len(g)):
+        at_h[j] = 0
+
+
+@kernel(parallel=True)
+def _forward_parallel(x, w, bias, lengths, hs, h, before, reverse, relu, rows):
+    for chunk in prange(-(-len(h) // rows)):
+        _forward(x, w, bias, lengths, hs, h, before, reverse, relu, chunk * rows, min(len(h), (chunk + 1) * rows))
+
+
+@kernel(parallel=True)
+def _backward_parallel(g, w, lengths, hs, at_x, at_h, reverse, relu, rows):
+    for chunk in prange(-(-len(at_h) // rows)):
+        _backward(g, w, lengths, hs, at_x, at_h, reverse, relu, chunk * rows, min(len(at_h), (chunk + 1) * rows))

@@ -1,0 +1,68 @@
+"""Choosing: where(condition, x, y) and clip. The branch that is not taken is selected away, never multiplied by 0,
+so a nan or inf in it reaches neither the value nor the gradient."""
+import numpy as np
+
+from ..autograd import Op
+from ..device import empty, kernel
+from .broadcast import plan_of
+from .shared import offset
+from .unary import shape_samples
+
+
+class Where(Op):
+    """x where the condition is True, y elsewhere; the three shapes broadcast."""
+    tex = r"\mathrm{where}({condition}, {x}, {y})"
+
+    def cpu(self, condition, x, y):
+        shape, plan = plan_of("where", condition.shape, x.shape, y.shape)
+        out = empty(shape, x.dtype)
+        _where(condition.ravel(), x.ravel(), y.ravel(), out.reshape(-1), plan)
+        return out
+
+    def grad_x(self, g, out, condition, x, y):
+        return g.where(condition, 0.0)
+
+    def grad_y(self, g, out, condition, x, y):
+        return g.where(~condition, 0.0)
+
+    def samples(rng):
+        yield {}, (rng.random((2, 3)) < 0.5, rng.normal(size=(2, 3)), rng.normal(size=(3,)))
+        yield {}, (rng.random((2, 1)) < 0.5, rng.normal(size=(3,)), rng.normal(size=()))
+        yield {}, (rng.random((0, 2)) < 0.5, rng.normal(size=(0, 2)), rng.normal(size=(2,)))
+
+
+class Clip(Op):
+    """min(max(x, low), high). At a bound itself the gradient passes; beyond it, it is 0."""
+    tex = r"\mathrm{clip}({x})"
+
+    def __init__(self, low=-np.inf, high=np.inf):
+        self.low, self.high = float(low), float(high)
+
+    def cpu(self, x):
+        out = empty(x.shape, x.dtype)
+        _clip(x.ravel(), x.dtype.type(self.low), x.dtype.type(self.high), out.reshape(-1))
+        return out
+
+    def grad_x(self, g, y, x):
+        return g.where((x >= self.low) & (x <= self.high), 0.0)
+
+    def samples(rng):
+        for _, inputs in shape_samples(rng):
+            yield {"low": -0.5, "high": 0.7}, inputs
+
+
+@kernel
+def _where(condition, x, y, out, plan):
+    """for each row r of the broadcast, for each j along it: out[r, j] = x[r, j] if condition[r, j] else y[r, j]"""
+    rows, n, ci, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3], plan[0, 4]
+    for r in range(rows):
+        c, a, b = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3]), offset(r, plan[1], plan[4])
+        for j in range(n):
+            out[r * n + j] = x[a + j * xi] if condition[c + j * ci] else y[b + j * yi]
+
+
+@kernel
+def _clip(x, low, high, out):
+    for i in range(len(x)):
+        v = low if x[i] < low else x[i]
+        out[i] = high if v > high else v

@@ -1,0 +1,212 @@
+"""Rearranging without arithmetic: reshape, permute, expand, flip, pad, concat, stack, split.
+
+Reshape, permute, expand, flip and split give views: other strides over the same memory. Every other op takes any strides.
+"""
+import numpy as np
+
+from ..autograd import Op
+from ..device import empty
+from .broadcast import ShapeError
+
+
+def axis_of(name, axis, ndim):
+    """`axis` counted from 0; IndexError that names the op if there is no such axis."""
+    if not isinstance(axis, (int, np.integer)):
+        raise TypeError(f"{name}: expected an axis number, got {axis!r}")
+    if not -ndim <= axis < ndim:
+        raise IndexError(f"{name}: axis {axis} does not exist in a Tensor with {ndim} axes")
+    return axis % ndim
+
+
+class Reshape(Op):
+    """The same elements, in the same order, under another shape. One length may be -1: it is worked out."""
+    tex = r"\mathrm{reshape}({x})"
+    view = True
+
+    def __init__(self, shape):
+        self.shape = tuple(shape)
+
+    def cpu(self, x):
+        try:
+            return x.reshape(self.shape)
+        except ValueError:
+            raise ShapeError(f"reshape: {x.size} elements of shape {x.shape} do not fill shape {self.shape}") from None
+
+    def grad_x(self, g, y, x):
+        return g.reshape(x.shape)
+
+    def cpu_grad(self, g, y, x):
+        return (g.reshape(x.shape),)
+
+    def samples(rng):
+        yield {"shape": (3, 2)}, (rng.normal(size=(2, 3)),)
+        yield {"shape": (-1,)}, (rng.normal(size=(2, 3)),)
+        yield {"shape": ()}, (rng.normal(size=(1, 1)),)
+
+
+class Permute(Op):
+    """The axes in another order: y.shape[i] = x.shape[axes[i]]."""
+    tex = r"{x}^\top"
+    view = True
+
+    def __init__(self, axes):
+        self.axes = tuple(axes)
+
+    def cpu(self, x):
+        if sorted(a % x.ndim if -x.ndim <= a < x.ndim else -1 for a in self.axes) != list(range(x.ndim)):
+            raise ShapeError(f"permute: expected each of the {x.ndim} axes of shape {x.shape} once, got {self.axes}")
+        return x.transpose(self.axes)
+
+    def grad_x(self, g, y, x):
+        return g.permute(*np.argsort([a % x.ndim for a in self.axes]).tolist())
+
+    def samples(rng):
+        yield {"axes": (1, 0)}, (rng.normal(size=(2, 3)),)
+        yield {"axes": (2, 0, -2)}, (rng.normal(size=(2, 3, 4)),)
+
+
+class Expand(Op):
+    """Repeat axes of length 1, and put new axes in front, without copying: stride 0."""
+    tex = r"\mathrm{expand}({x})"
+    view = True
+
+    def __init__(self, shape):
+        self.shape = tuple(shape)
+
+    def cpu(self, x):
+        lead = len(self.shape) - x.ndim
+        shape = tuple(x.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(self.shape))
+        try:
+            return np.broadcast_to(x, shape)
+        except ValueError:
+            raise ShapeError(f"expand: shape {x.shape} cannot be repeated to {self.shape}: only axes of length 1 can") from None
+
+    def grad_x(self, g, y, x):
+        return g.sum_to(x.shape)
+
+    def samples(rng):
+        yield {"shape": (2, 3)}, (rng.normal(size=(3,)),)
+        yield {"shape": (2, -1, 3)}, (rng.normal(size=(4, 1)),)
+
+
+class Flip(Op):
+    """The elements along the axes in reverse order"""
+    tex = r"\mathrm{flip}({x})"
+    view = True
+
+    def __init__(self, axes):
+        self.axes = tuple(axes)
+
+    def cpu(self, x):
+        axes = [axis_of("flip", a, x.ndim) for a in self.axes]
+        return x[tuple(slice(None, None, -1) if i in axes else slice(None) for i in range(x.ndim))]
+
+    def grad_x(self, g, y, x):
+        return g.flip(self.axes)
+
+    def samples(rng):
+        yield {"axes": (0,)}, (rng.normal(size=(2, 3)),)
+        yield {"axes": (0, -1)}, (rng.normal(size=(2, 3)),)
+
+
+class Pad(Op):
+    """Put `value` around x: `widths` is one (before, after) pair an axis."""
+    tex = r"\mathrm{pad}({x})"
+
+    def __init__(self, widths, value=0.0):
+        self.widths, self.value = tuple(tuple(w) for w in widths), value
+
+    def _inside(self, shape):
+        return tuple(slice(before, before + n) for (before, _), n in zip(self.widths, shape, strict=True))
+
+    def cpu(self, x):
+        if len(self.widths) != x.ndim or any(len(w) != 2 or min(w) < 0 for w in self.widths):
+            raise ShapeError(f"pad: expected one (before, after) pair of counts for each axis of shape {x.shape}, "
+                             f"got {self.widths}")
+        out = empty([n + sum(w) for n, w in zip(x.shape, self.widths, strict=True)], x.dtype)
+        out.fill(self.value)
+        out[self._inside(x.shape)] = x
+        return out
+
+    def grad_x(self, g, y, x):
+        return g[self._inside(x.shape)]
+
+    def samples(rng):
+        yield {"widths": ((1, 2),)}, (rng.normal(size=(3,)),)
+        yield {"widths": ((0, 0), (2, 0)), "value": 7.0}, (rng.normal(size=(2, 3)),)
+
+
+class Concat(Op):
+    """The inputs one after the other along an axis that exists"""
+    tex = "[{xs}]"
+
+    def __init__(self, axis=0):
+        self.axis = axis
+
+    def cpu(self, *xs):
+        axis = axis_of("concat", self.axis, xs[0].ndim)
+        shapes = [x.shape for x in xs]
+        if len({s[:axis] + s[axis + 1:] for s in shapes}) > 1 or len({len(s) for s in shapes}) > 1:
+            raise ShapeError(f"concat: shapes {', '.join(map(str, shapes))} differ in another axis than axis {axis}")
+        return np.concatenate(xs, axis)
+
+    def grad_xs(self, i, g, y, *xs):
+        axis = self.axis % g.ndim
+        begin = sum(x.shape[axis] for x in xs[:i])
+        return g[(slice(None),) * axis + (slice(begin, begin + xs[i].shape[axis]),)]
+
+    def cpu_grad(self, g, y, *xs):
+        axis = self.axis % g.ndim
+        ends = np.cumsum([x.shape[axis] for x in xs])
+        return np.split(g, ends[:-1], axis)
+
+    def samples(rng):
+        yield {"axis": 1}, (rng.normal(size=(2, 3)), rng.normal(size=(2, 1)), rng.normal(size=(2, 0)))
+        yield {"axis": -1}, (rng.normal(size=(2,)), rng.normal(size=(3,)))
+
+
+class Stack(Op):
+    """Inputs of one shape along a new axis"""
+    tex = "[{xs}]"
+
+    def __init__(self, axis=0):
+        self.axis = axis
+
+    def cpu(self, *xs):
+        if len({x.shape for x in xs}) > 1:
+            raise ShapeError(f"stack: expected inputs of one shape, got {', '.join(str(x.shape) for x in xs)}")
+        axis_of("stack", self.axis, xs[0].ndim + 1)
+        return np.stack(xs, self.axis)
+
+    def grad_xs(self, i, g, y, *xs):
+        return g[(slice(None),) * (self.axis % g.ndim) + (i,)]
+
+    def cpu_grad(self, g, y, *xs):
+        lead = (slice(None),) * (self.axis % g.ndim)
+        return [np.asarray(g[(*lead, i)]) for i in range(len(xs))]
+
+    def samples(rng):
+        yield {"axis": 1}, (rng.normal(size=(2, 3)), rng.normal(size=(2, 3)))
+        yield {"axis": -1}, (rng.normal(size=()), rng.normal(size=()))
+
+
+class Split(Op):
+    """Pieces of the given lengths along an axis: several outputs, all views of x"""
+    tex = r"\mathrm{split}({x})"
+    view = True
+
+    def __init__(self, lengths, axis=0):
+        self.lengths, self.axis = tuple(lengths), axis
+
+    def cpu(self, x):
+        axis = axis_of("split", self.axis, x.ndim)
+        if sum(self.lengths) != x.shape[axis] or min(self.lengths, default=0) < 0:
+            raise ShapeError(f"split: lengths {self.lengths} do not add up to {x.shape[axis]}, axis {axis} of shape {x.shape}")
+        return tuple(np.split(x, np.cumsum(self.lengths)[:-1], axis))
+
+    def grad_x(self, g, y, x):
+        return Concat(self.axis)(*(g if type(g) is tuple else (g,)))
+
+    def samples(rng):
+        yield {"lengths": (1, 2), "axis": 1}, (rng.normal(size=(2, 3)),)
+        yield {"lengths": (2, 0, 1)}, (rng.normal(size=(3,)),)

@@ -1,0 +1,353 @@
+r"""Elementwise functions of one Tensor. Each op is its formula, its rule and, further down, its loop.
+
+Where the rule would be three passes over memory (tanh: multiply, subtract, multiply) `cpu_grad` is one loop.
+"""
+import math
+
+import numpy as np
+
+from ..autograd import Op
+from ..device import empty, kernel
+from .shared import exp, sigmoid, tanh
+
+
+def run(loop, *arrays):
+    """Launch a kernel over the flat elements of arrays of one shape."""
+    out = empty(arrays[0].shape, arrays[0].dtype)
+    loop(*[a.ravel() for a in arrays], out.reshape(-1))
+    return out
+
+
+def shape_samples(rng):
+    """A matrix, one element, no axis, nothing at all."""
+    for shape in [(2, 3), (1,), (), (0, 2)]:
+        yield {}, (rng.normal(size=shape),)
+
+
+def positive_samples(rng):
+    for _, (x,) in shape_samples(rng):
+        yield {}, (np.abs(x) + 0.5,)
+
+
+class Neg(Op):
+    """-x"""
+    tex = "-{x}"
+
+    def cpu(self, x):
+        return run(_neg, x)
+
+    def grad_x(self, g, y, x):
+        return -g
+
+    samples = shape_samples
+
+
+class Exp(Op):
+    """e^x"""
+    tex = "e^{{x}}"
+
+    def cpu(self, x):
+        return run(_exp, x)
+
+    def grad_x(self, g, y, x):
+        return g * y
+
+    samples = shape_samples
+
+
+class Log(Op):
+    """The natural logarithm; -inf at 0, nan below."""
+    tex = r"\log {x}"
+
+    def cpu(self, x):
+        return run(_log, x)
+
+    def grad_x(self, g, y, x):
+        return g / x
+
+    samples = positive_samples
+
+
+class Sqrt(Op):
+    """The square root; its slope at 0 is inf. (A norm at 0 has its own rule: see `Norm`.)"""
+    tex = r"\sqrt{{x}}"
+
+    def cpu(self, x):
+        return run(_sqrt, x)
+
+    def grad_x(self, g, y, x):
+        return g * 0.5 / y
+
+    samples = positive_samples
+
+
+class Abs(Op):
+    """|x|, with slope 0 at 0"""
+    tex = "|{x}|"
+
+    def cpu(self, x):
+        return run(_abs, x)
+
+    def grad_x(self, g, y, x):
+        return g * x.sign()
+
+    samples = shape_samples
+
+
+class Sign(Op):
+    """-1, 0 or 1. It is flat, so its gradient is 0."""
+    tex = r"\mathrm{sign}({x})"
+
+    def cpu(self, x):
+        return run(_sign, x)
+
+    def grad_x(self, g, y, x):
+        return g * 0.0
+
+    samples = shape_samples
+
+
+class Tanh(Op):
+    """(e^x - e^-x) / (e^x + e^-x)"""
+    tex = r"\tanh({x})"
+
+    def cpu(self, x):
+        return run(_tanh, x)
+
+    def grad_x(self, g, y, x):
+        return g * (1 - y * y)
+
+    def cpu_grad(self, g, y, x):
+        return (run(_tanh_grad, g, y),)
+
+    samples = shape_samples
+
+
+class Sigmoid(Op):
+    """1 / (1 + e^-x)"""
+    tex = r"\sigma({x})"
+
+    def cpu(self, x):
+        return run(_sigmoid, x)
+
+    def grad_x(self, g, y, x):
+        return g * (y * (1 - y))
+
+    def cpu_grad(self, g, y, x):
+        return (run(_sigmoid_grad, g, y),)
+
+    samples = shape_samples
+
+
+class Relu(Op):
+    """max(0, x), with slope 0 at 0"""
+    tex = r"\mathrm{relu}({x})"
+
+    def cpu(self, x):
+        return run(_relu, x)
+
+    def grad_x(self, g, y, x):
+        return g.where(x > 0, 0.0)
+
+    def cpu_grad(self, g, y, x):
+        return (run(_relu_grad, g, x),)
+
+    samples = shape_samples
+
+
+class Gelu(Op):
+    r"""x Phi(x), where Phi is the distribution function of the normal distribution (Hendrycks & Gimpel 2016), exactly."""
+    tex = r"\mathrm{gelu}({x})"
+
+    def cpu(self, x):
+        return run(_gelu, x)
+
+    def grad_x(self, g, y, x):
+        density = (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
+        return g * (0.5 * (1 + (x * math.sqrt(0.5)).erf()) + x * density)
+
+    def cpu_grad(self, g, y, x):
+        return (run(_gelu_grad, g, x),)
+
+    samples = shape_samples
+
+
+class Erf(Op):
+    r"""The error function 2/sqrt(pi) * integral of e^(-t^2) from 0 to x"""
+    tex = r"\mathrm{erf}({x})"
+
+    def cpu(self, x):
+        return run(_erf, x)
+
+    def grad_x(self, g, y, x):
+        return g * ((-x * x).exp() * (2 / math.sqrt(math.pi)))
+
+    samples = shape_samples
+
+
+class Softplus(Op):
+    """log(1 + e^x), written so that it neither overflows nor loses digits"""
+    tex = r"\log(1 + e^{{x}})"
+
+    def cpu(self, x):
+        return run(_softplus, x)
+
+    def grad_x(self, g, y, x):
+        return g * x.sigmoid()
+
+    samples = shape_samples
+
+
+class Sin(Op):
+    """sin x"""
+    tex = r"\sin({x})"
+
+    def cpu(self, x):
+        return run(_sin, x)
+
+    def grad_x(self, g, y, x):
+        return g * x.cos()
+
+    samples = shape_samples
+
+
+class Cos(Op):
+    """cos x"""
+    tex = r"\cos({x})"
+
+    def cpu(self, x):
+        return run(_cos, x)
+
+    def grad_x(self, g, y, x):
+        return -g * x.sin()
+
+    samples = shape_samples
+
+
+class Cast(Op):
+    """The same numbers in another float type"""
+    tex = "{x}"
+
+    def __init__(self, dtype):
+        self.dtype = np.dtype(dtype).name
+
+    def cpu(self, x):
+        return x.astype(self.dtype)
+
+    def grad_x(self, g, y, x):
+        return g.to(x.dtype)
+
+    def samples(rng):
+        yield {"dtype": "float64"}, (rng.normal(size=(2, 3)),)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the loops
+# ---------------------------------------------------------------------------------------------------------------------
+@kernel
+def _neg(x, out):
+    for i in range(len(x)):
+        out[i] = -x[i]
+
+
+@kernel
+def _exp(x, out):
+    for i in range(len(x)):
+        out[i] = exp(x[i])
+
+
+@kernel
+def _log(x, out):
+    for i in range(len(x)):
+        out[i] = np.log(x[i])
+
+
+@kernel
+def _sqrt(x, out):
+    for i in range(len(x)):
+        out[i] = np.sqrt(x[i])
+
+
+@kernel
+def _abs(x, out):
+    for i in range(len(x)):
+        out[i] = abs(x[i])
+
+
+@kernel
+def _sign(x, out):
+    for i in range(len(x)):
+        out[i] = x[i] if x[i] != x[i] else (x[i] > 0) * 1.0 - (x[i] < 0) * 1.0
+
+
+@kernel
+def _tanh(x, out):
+    for i in range(len(x)):
+        out[i] = tanh(x[i])
+
+
+@kernel
+def _tanh_grad(g, y, out):
+    for i in range(len(g)):
+        out[i] = g[i] * (1 - y[i] * y[i])
+
+
+@kernel
+def _sigmoid(x, out):
+    for i in range(len(x)):
+        out[i] = sigmoid(x[i])
+
+
+@kernel
+def _sigmoid_grad(g, y, out):
+    for i in range(len(g)):
+        out[i] = g[i] * y[i] * (1 - y[i])
+
+
+@kernel
+def _relu(x, out):
+    for i in range(len(x)):
+        out[i] = x[i] if x[i] > 0 or x[i] != x[i] else 0
+
+
+@kernel
+def _relu_grad(g, x, out):
+    for i in range(len(g)):
+        out[i] = g[i] if x[i] > 0 else 0
+
+
+@kernel
+def _gelu(x, out):
+    for i in range(len(x)):
+        out[i] = 0.5 * x[i] * (1 + math.erf(x[i] * math.sqrt(0.5)))
+
+
+@kernel
+def _gelu_grad(g, x, out):
+    for i in range(len(x)):
+        density = math.exp(-0.5 * x[i] * x[i]) / math.sqrt(2 * math.pi)
+        out[i] = g[i] * (0.5 * (1 + math.erf(x[i] * math.sqrt(0.5))) + x[i] * density)
+
+
+@kernel
+def _erf(x, out):
+    for i in range(len(x)):
+        out[i] = math.erf(x[i])
+
+
+@kernel
+def _softplus(x, out):
+    for i in range(len(x)):
+        out[i] = (x[i] if x[i] > 0 or x[i] != x[i] else 0) + math.log1p(math.exp(-abs(x[i])))
+
+
+@kernel
+def _sin(x, out):
+    for i in range(len(x)):
+        out[i] = np.sin(x[i])
+
+
+@kernel
+def _cos(x, out):
+    for i in range(len(x)):
+        out[i] = np.cos(x[i])

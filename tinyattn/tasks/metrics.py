@@ -1,0 +1,90 @@
+"""How good is a translation, and how good is an alignment: corpus BLEU and alignment error rate.
+
+Sources: Papineni et al. 2002 (BLEU); Chen and Cherry 2014, method 3, as in sacreBLEU 2 (smoothing);
+Och and Ney 2003 (alignment error rate).
+"""
+
+import math
+from collections import Counter
+
+ORDER = 4  # BLEU-4: runs of one to four words
+
+
+def bleu(hypotheses, references):
+    r"""Corpus BLEU-4 with one reference a sentence, from 0 to 100.
+
+        BLEU = 100 * min(1, exp(1 - r / h)) * (p_1 p_2 p_3 p_4)^(1/4)
+
+    p_n is the share of the hypotheses' n-grams that their references hold too (each as often as it occurs there),
+    summed over the corpus; h and r are the total numbers of words. **Smoothing** is the exponential one: the k-th
+    order that has n-grams but no match counts as p_n = 1 / (2^k * number of n-grams). Without any n-gram of some
+    order (every hypothesis shorter than four words), or without any common word, the score is 0. These are
+    sacreBLEU's conventions (`tokenize="none", smooth_method="exp"`).
+
+    hypotheses, references: lists of lists of words, of the same length (ValueError otherwise).
+    """
+    _same_number(hypotheses, references)
+    matches, totals, h, r = [0] * ORDER, [0] * ORDER, 0, 0
+    for hypothesis, reference in zip(hypotheses, references):
+        h, r = h + len(hypothesis), r + len(reference)
+        for n in range(1, ORDER + 1):
+            found, wanted = _ngrams(hypothesis, n), _ngrams(reference, n)
+            totals[n - 1] += max(0, len(hypothesis) - n + 1)
+            matches[n - 1] += sum(min(count, wanted[gram]) for gram, count in found.items() if gram in wanted)
+    if not any(matches) or not all(totals):
+        return 0.0
+    halved, log_precision = 1.0, 0.0
+    for match, total in zip(matches, totals):
+        if match == 0:
+            halved *= 2
+        log_precision += math.log(match / total if match else 1 / (halved * total)) / ORDER
+    brevity = 1.0 if h >= r else math.exp(1 - r / h)
+    return 100 * brevity * math.exp(log_precision)
+
+
+def bleu_by_length(hypotheses, references, lengths, edges=(10, 25)):
+    """BLEU of the sentences of each length, to show where a model loses the thread.
+
+    lengths: one number a sentence (say, source words). edges: the last length of each class, rising; one more class
+    holds what is longer. Returns (label, number of sentences, BLEU) for each class, BLEU None where it is empty.
+    """
+    _same_number(hypotheses, references)
+    _same_number(hypotheses, lengths)
+    if list(edges) != sorted(set(edges)):
+        raise ValueError(f"bleu_by_length: edges must rise, got {tuple(edges)}")
+    rows, low = [], -math.inf
+    for high in [*edges, math.inf]:
+        inside = [i for i, length in enumerate(lengths) if low < length <= high]
+        label = f"<={high}" if low == -math.inf else f">{low}" if high == math.inf else f"{low + 1}-{high}"
+        score = bleu([hypotheses[i] for i in inside], [references[i] for i in inside]) if inside else None
+        rows.append((label if edges else "all", len(inside), score))
+        low = high
+    return rows
+
+
+def aer(predicted, sure, possible):
+    """Alignment error rate of a corpus, 0 (perfect) to 1.
+
+        AER = 1 - (|A & S| + |A & P|) / (|A| + |S|)
+
+    predicted A, sure S, possible P: one set of (source position, target position) a sentence, all three lists of
+    the same length. P takes in S whether the caller added it or not. The counts are summed over the corpus first.
+    A corpus without any predicted and any sure link has nothing to get wrong: 0.
+    """
+    _same_number(predicted, sure)
+    _same_number(predicted, possible)
+    right = asked = 0
+    for a, s, p in zip(predicted, sure, possible):
+        a, s = set(a), set(s)
+        right += len(a & s) + len(a & (s | set(p)))
+        asked += len(a) + len(s)
+    return 1 - right / asked if asked else 0.0
+
+
+def _ngrams(words, n):
+    return Counter(tuple(words[i:i + n]) for i in range(len(words) - n + 1))
+
+
+def _same_number(first, second):
+    if len(first) != len(second):
+        raise ValueError(f"expected as many items in both lists, got {len(first)} and {len(second)}")
