@@ -263,10 +263,15 @@ def test_contractions(english, french, noun, expected):
 
 # Read by eye. A change of the grammar or its words draws other sentences: read new ones and put them here.
 READ = """
-the bear ate it . | l' ours l' a mangé .
-anne never visited the beaches . | anne n' a jamais visité les plages .
-he also sold it to antoine . | il l' a aussi vendu à antoine .
-they do not follow her . | ils ne la suivent pas .
+our table is black . | notre table est noire .
+i am also going to give it to paul . | je vais aussi le donner à paul .
+two beautiful birds did not like this friend . | deux beaux oiseaux n' ont pas aimé cet ami .
+a cat does not find a green flower . | un chat ne trouve pas de fleur verte .
+there is a small horse near a school . | il y a un petit cheval près d' une école .
+three children spoke to the princess near her stations . | trois enfants ont parlé à la princesse près de ses gares .
+his small princess helps her neighbour 's teacher . | sa petite princesse aide le professeur de son voisin .
+all the women speak to the woman . | toutes les femmes parlent à la femme .
+we never want to eat them , but she can often find the hats . | nous ne voulons jamais les manger , mais elle peut souvent trouver les chapeaux .
 """
 
 

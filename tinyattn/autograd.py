@@ -118,7 +118,7 @@ class Op:
 
     def attributes(self):
         """The plain settings of this call, such as {'axis': -1}."""
-        return {k: v for k, v in getattr(self, "__dict__", {}).items() if not k.startswith("_")}
+        return {k: v for k, v in getattr(self, "__dict__", {}).items() if not k.startswith("_") and k != "view"}
 
     def __repr__(self):
         return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.attributes().items())})"

@@ -164,30 +164,29 @@ def _prepare(q, k, c, x1, w, w1):
 
 
 @kernel
-def _two_tanh(w, w1, x_t, x_u, v):
-    """v tanh(q + k) for one key and two queries, by one division."""
-    two = w.dtype.type(2) if False else 2
+def _two_tanh(x_t, x_u, w, w1, v, two):
+    """v tanh(q + k) of two queries and one key: v n / (n + 2) of both, with one division."""
     n_t, n_u = w * x_t + w1, w * x_u + w1
-    return n_t, n_u
+    m_t, m_u = n_t + two, n_u + two
+    p = v / (m_t * m_u)
+    return n_t * m_u * p, n_u * m_t * p
 
 
 @kernel(reduces=True)
 def _sum_fractions(x1, w, w1, v, e):
-    """For each pair of queries t and u, each key s, along d: add v n / (n + 2) of both, with one division.
+    """For each pair of queries t and u, each key s, along d: add v tanh(q + k) of both.
 
     Without a partner (T odd) the last query is its own.
     """
-    zero, two = v.dtype.type(0), v.dtype.type(2)
+    two = v.dtype.type(2)
     for t in range(0, len(x1), 2):
         u = min(t + 1, len(x1) - 1)
         for s in range(len(w)):
-            e_t, e_u = zero, zero
+            e_t, e_u = v.dtype.type(0), v.dtype.type(0)
             for d in range(len(v)):
-                n_t, n_u = w[s, d] * x1[t, d] + w1[s, d], w[s, d] * x1[u, d] + w1[s, d]
-                m_t, m_u = n_t + two, n_u + two
-                p = v[d] / (m_t * m_u)
-                e_t += n_t * m_u * p
-                e_u += n_u * m_t * p
+                y_t, y_u = _two_tanh(x1[t, d], x1[u, d], w[s, d], w1[s, d], v[d], two)
+                e_t += y_t
+                e_u += y_u
             e[t, s] = e_t
             e[u, s] = e_u
 
@@ -203,29 +202,24 @@ def _sum_tanh(q, k, v, e):
             e[t, s] = total
 
 
-@kernel(reduces=True)
+@kernel
 def _grad_fractions(g, x1, w, w1, dq, dk, dv, spare):
     """For each block of keys (so that they stay near), each pair of queries t and u, each key s of the block, along d:
 
-    y = tanh(q + k) = n / (n + 2) of both;   dq[t] += g (1 - y^2);   dk[s] += the same of both;   dv += g y of both
+    y = tanh(q + k) of both;   dq[t] += g (1 - y^2) for each;   dk[s] += the same of both;   dv += g y of both
     """
     one, two, zero = g.dtype.type(1), g.dtype.type(2), g.dtype.type(0)
     T, S, D = len(x1), len(w), len(dv)
     block = max(2048 // max(D, 1), 1)
+    spare[:] = zero
     for start in range(0, S, block):
         for t in range(0, T, 2):
             u = min(t + 1, T - 1)
             dq_u = dq[u] if u > t else spare  # without a partner: nowhere, with a gradient of 0
-            if u == t:
-                for d in range(D):
-                    spare[d] = zero
             for s in range(start, min(start + block, S)):
                 g_t, g_u = g[t, s], g[u, s] if u > t else zero
                 for d in range(D):
-                    n_t, n_u = w[s, d] * x1[t, d] + w1[s, d], w[s, d] * x1[u, d] + w1[s, d]
-                    m_t, m_u = n_t + two, n_u + two
-                    p = one / (m_t * m_u)
-                    y_t, y_u = n_t * m_u * p, n_u * m_t * p
+                    y_t, y_u = _two_tanh(x1[t, d], x1[u, d], w[s, d], w1[s, d], one, two)
                     h_t, h_u = g_t * (one - y_t * y_t), g_u * (one - y_u * y_u)
                     dq[t, d] += h_t
                     dq_u[d] += h_u
@@ -233,7 +227,7 @@ def _grad_fractions(g, x1, w, w1, dq, dk, dv, spare):
                     dv[d] += g_t * y_t + g_u * y_u
 
 
-@kernel(reduces=True)
+@kernel
 def _grad_tanh(g, q, k, dq, dk, dv):
     """For each query t, each key s, along d, with y = tanh(q + k): dq[t] += g (1 - y^2), dk[s] += the same, dv += g y."""
     one = g.dtype.type(1)

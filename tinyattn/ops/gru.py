@@ -11,8 +11,8 @@ import numpy as np
 from numba import prange
 
 from ..device import empty, kernel, launch
-from .recurrent import Scan, chunk_rows, cost, recurrent_samples, transposed
-from .shared import product, sigmoid, tanh
+from .recurrent import Scan, chunk_rows, cost, recurrent_samples
+from .shared import pack, product, sigmoid, tanh
 
 
 class GRUScan(Scan):
@@ -32,10 +32,9 @@ class GRUScan(Scan):
         steps = t if self.recorded else min(t, 1)  # without a backward pass one step's gates are enough
         hs, h = empty((b, t, d), x.dtype), np.array(h0)
         gates, inner, before = [empty((b, steps, n * d), x.dtype) for n in (3, 1, 1)]
-        args = (np.ascontiguousarray(x), transposed(w_hh), bias, lengths, hs, h, gates, inner, before, self.reverse,
+        args = (np.ascontiguousarray(x), np.ascontiguousarray(w_hh), bias, lengths, hs, h, gates, inner, before, self.reverse,
                 self.reset == "after", self.update == "keep")
-        rows = chunk_rows(b)
-        launch(cost(b, t, d, 3), _forward, (*args, 0, b), _forward_parallel, (*args, rows))
+        launch(cost(b, t, d, 3), _forward, args, _forward_parallel, (*args, chunk_rows(b)))
         if self.recorded:
             self.saved = lengths, gates, inner, before
         return hs, h
@@ -63,8 +62,7 @@ class GRUScan(Scan):
         after = self.reset == "after"
         args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, gates, inner, before, at_x, at_inner, at_h,
                 self.reverse, after, self.update == "keep")
-        rows = chunk_rows(b)
-        launch(cost(b, t, d, 3), _backward, (*args, 0, b), _backward_parallel, (*args, rows))
+        launch(cost(b, t, d, 3), _backward, args, _backward_parallel, (*args, chunk_rows(b)))
         need_x, need_h, need_w, need_b = self.needs[:4]
         parts = (at_x[:, :, :2 * d], before), ((at_inner, before) if after else (at_x[:, :, 2 * d:], inner))
         grad_w, grad_b = self.weight_gradients(need_w, need_b, *parts)
@@ -83,58 +81,72 @@ class GRUScan(Scan):
 # `before` is the state that a step began with. Without a backward pass they have one step, used again and again.
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
-def _forward(x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, start, end):
-    """Sequences start to end.  w = w_hh^T (D,3D); h (B,D) comes in as h0, is the running state, and leaves as the last one.
+def _forward(x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep):
+    """All sequences. w is w_hh (3D,D); its transpose is cut into panels for `product` once, for all steps."""
+    d = h.shape[1]
+    w_rz, w_n = pack(w[:2 * d].T[::1, ::1]), pack(w[2 * d:].T[::1, ::1])
+    _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, 0, len(h))
+
+
+@kernel(parallel=True)
+def _forward_parallel(x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, rows):
+    d = h.shape[1]
+    w_rz, w_n = pack(w[:2 * d].T[::1, ::1]), pack(w[2 * d:].T[::1, ::1])
+    for chunk in prange(-(-len(h) // rows)):
+        _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, chunk * rows,
+                       min(len(h), (chunk + 1) * rows))
+
+
+@kernel
+def _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, start, end):
+    """Sequences start to end.  h (B,D) comes in as h0, is the running state, and leaves as the last one.
 
         for t in steps:
-            gates[:, t] = h @ w                        (rows,3D)
-            for row in rows:                           the gates along D; r and z first
-            (reset before:  n's part = (r * h) @ w_n, after r is known)
-            for row in rows:                           n, and the new h
+            r, z of gates[t] = h @ w_rz^T                   (rows,2D)
+            for row in rows:                                r and z, along D
+            n of gates[t] = h @ w_n^T                       (rows,D)       reset before: (r * h) @ w_n^T
+            for row in rows:                                n, and the new h, along D
     """
     t_end, d = hs.shape[1], hs.shape[2]
     state = h[start:end:1, ::1]
     for step in range(t_end):
         t = t_end - 1 - step if reverse else step
         s = t if gates.shape[1] == t_end else 0
-        product(gates[start:end:1, s, :(3 if after else 2) * d:1], state, w[::1, :(3 if after else 2) * d:1], False)
+        product(gates[start:end:1, s, :2 * d:1], state, w_rz, True, False)
         for i in range(start, end):
             if t < lengths[i]:
-                _open(gates[i, s], x[i, t], bias, h[i], inner[i, s], before[i, s], after)
+                _open(gates[i, s], x[i, t], bias, h[i], inner[i, s], before[i, s])
             else:
                 hs[i, t] = 0
                 inner[i, s] = 0
                 before[i, s] = 0
-        if not after:
-            product(gates[start:end:1, s, 2 * d::1], inner[start:end:1, s, ::1], w[::1, 2 * d::1], False)
+        product(gates[start:end:1, s, 2 * d::1], state if after else inner[start:end:1, s, ::1], w_n, True, False)
         for i in range(start, end):
             if t < lengths[i]:
                 _update(gates[i, s], x[i, t], bias, h[i], inner[i, s], hs[i, t], after, keep)
 
 
 @kernel
-def _open(gates, x, bias, h, inner, before, after):
-    """The gates r and z of one row, and what they act upon."""
+def _open(gates, x, bias, h, inner, before):
+    """The gates r and z of one row, and r * h."""
     d = len(h)
-    n, bias_n = gates[2 * d:], bias[2 * d:]  # views begin at 0: Numba would look for negative places in n[2 * d + j]
     for j in range(2 * d):
         gates[j] = sigmoid(gates[j] + x[j] + bias[j])
     for j in range(d):
         before[j] = h[j]
-    if after:
-        for j in range(d):
-            inner[j] = n[j] + bias_n[j]
-    else:
-        for j in range(d):
-            inner[j] = gates[j] * h[j]
+    for j in range(d):
+        inner[j] = gates[j] * h[j]
 
 
 @kernel
 def _update(gates, x, bias, h, inner, out, after, keep):
-    """The candidate n and the new state of one row."""
+    """The candidate n and the new state of one row. Parts are views that begin at 0: for n[2 * d + j] Numba would ask
+    whether the place is negative, and the loop would not become vector instructions."""
     d = len(h)
     r, z, n, x_n, bias_n = gates[:d], gates[d:2 * d], gates[2 * d:], x[2 * d:], bias[2 * d:]
     if after:
+        for j in range(d):
+            inner[j] = n[j] + bias_n[j]
         for j in range(d):
             n[j] = tanh(x_n[j] + r[j] * inner[j])
     else:
@@ -151,14 +163,31 @@ def _update(gates, x, bias, h, inner, out, after, keep):
 
 
 @kernel
-def _backward(g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, start, end):
-    """Sequences start to end, from the last step to the first.  w = w_hh (3D,D); at_h (B,D) comes in as the gradient of the
-    last state, is the gradient of the running state, and leaves as that of h0.
+def _backward(g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep):
+    """All sequences, w as in `_forward`."""
+    d = g.shape[2]
+    w_rz, w_n = pack(w[:2 * d:1, ::1]), pack(w[2 * d::1, ::1])
+    _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, 0, len(g))
+
+
+@kernel(parallel=True)
+def _backward_parallel(g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, rows):
+    d = g.shape[2]
+    w_rz, w_n = pack(w[:2 * d:1, ::1]), pack(w[2 * d::1, ::1])
+    for chunk in prange(-(-len(g) // rows)):
+        _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, chunk * rows,
+                        min(len(g), (chunk + 1) * rows))
+
+
+@kernel
+def _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, start, end):
+    """Sequences start to end, from the last step to the first.  at_h (B,D) comes in as the gradient of the last state, is
+    that of the running state, and leaves as that of h0.
 
         for t in steps, backwards:
-            at_h += g[:, t]
-            for row in rows:   at_x[t] = gradients before the activations of r, z, n; at_h = what the update passes through
-            at_h += at_x[r, z] @ w_rz + at_inner @ w_n                         (reset before: through r * h)
+            for row in rows:   at_h += g[t]; at_x[t] = the gradients at what r, z and n are functions of, along D;
+                               at_h = what the update passes through
+            at_h += at_inner @ w_n + at_x[t; r, z] @ w_rz       (reset before: first through r * h)
     """
     t_end, d = g.shape[1], g.shape[2]
     state = at_h[start:end:1, ::1]
@@ -172,14 +201,15 @@ def _backward(g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse
             else:
                 at_x[i, t] = 0
                 at_inner[i, t] = 0
+        inside = at_inner[start:end:1, t, ::1]
         if after:
-            product(state, at_inner[start:end:1, t, ::1], w[2 * d::1, ::1], True)
+            product(state, inside, w_n, True, True)
         else:
-            product(at_inner[start:end:1, t, ::1], at_x[start:end:1, t, 2 * d::1], w[2 * d::1, ::1], False)
+            product(inside, at_x[start:end:1, t, 2 * d::1], w_n, True, False)
             for i in range(start, end):
                 if t < lengths[i]:
                     _product_back(gates[i, t], before[i, t], at_x[i, t], at_inner[i, t], at_h[i])
-        product(state, at_x[start:end:1, t, :2 * d:1], w[:2 * d:1, ::1], True)
+        product(state, at_x[start:end:1, t, :2 * d:1], w_rz, True, True)
 
 
 @kernel
@@ -225,17 +255,3 @@ def _product_back(gates, before, at_x, at_inner, at_h):
         at_r[j] = at_inner[j] * before[j] * r[j] * (one - r[j])
     for j in range(d):
         at_h[j] += at_inner[j] * r[j]
-
-
-@kernel(parallel=True)
-def _forward_parallel(x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, rows):
-    for chunk in prange(-(-len(h) // rows)):
-        _forward(x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, chunk * rows,
-                 min(len(h), (chunk + 1) * rows))
-
-
-@kernel(parallel=True)
-def _backward_parallel(g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, rows):
-    for chunk in prange(-(-len(at_h) // rows)):
-        _backward(g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, chunk * rows,
-                  min(len(at_h), (chunk + 1) * rows))

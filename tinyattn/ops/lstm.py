@@ -11,8 +11,8 @@ import numpy as np
 from numba import prange
 
 from ..device import empty, kernel, launch
-from .recurrent import Scan, chunk_rows, cost, recurrent_samples, transposed
-from .shared import product, sigmoid, tanh
+from .recurrent import Scan, chunk_rows, cost, recurrent_samples
+from .shared import pack, product, sigmoid, tanh
 
 
 class LSTMScan(Scan):
@@ -28,8 +28,8 @@ class LSTMScan(Scan):
         steps = t if self.recorded else min(t, 1)  # without a backward pass one step's gates are enough
         hs, h, c = empty((b, t, d), x.dtype), np.array(h0), np.array(c0)
         gates, before, cells = [empty((b, steps, n * d), x.dtype) for n in (4, 1, 1)]
-        args = (np.ascontiguousarray(x), transposed(w_hh), bias, lengths, hs, h, c, gates, before, cells, self.reverse)
-        launch(cost(b, t, d, 4), _forward, (*args, 0, b), _forward_parallel, (*args, chunk_rows(b)))
+        args = (np.ascontiguousarray(x), np.ascontiguousarray(w_hh), bias, lengths, hs, h, c, gates, before, cells, self.reverse)
+        launch(cost(b, t, d, 4), _forward, args, _forward_parallel, (*args, chunk_rows(b)))
         if self.recorded:
             self.saved = lengths, gates, before, cells
         return hs, h, c
@@ -52,7 +52,7 @@ class LSTMScan(Scan):
         at_x, at_h, at_c = empty((b, t, 4 * d), x.dtype), np.array(g[1]), np.array(g[2])
         args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, gates, before, cells, at_x, at_h, at_c,
                 self.reverse)
-        launch(cost(b, t, d, 4), _backward, (*args, 0, b), _backward_parallel, (*args, chunk_rows(b)))
+        launch(cost(b, t, d, 4), _backward, args, _backward_parallel, (*args, chunk_rows(b)))
         need_x, need_h, need_c, need_w, need_b = self.needs[:5]
         grad_w, grad_b = self.weight_gradients(need_w, need_b, (at_x, before))
         return at_x if need_x else None, at_h if need_h else None, at_c if need_c else None, grad_w, grad_b, None
@@ -68,11 +68,26 @@ class LSTMScan(Scan):
 # Without a backward pass they have one step, used again and again.
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
-def _forward(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse, start, end):
-    """Sequences start to end.  w = w_hh^T (D,4D); h and c (B,D) come in as h0 and c0, and leave as the last ones.
+def _forward(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse):
+    """All sequences. w is w_hh (4D,D); its transpose is cut into panels for `product` once, for all steps."""
+    panels = pack(w.T[::1, ::1])
+    _forward_chunk(x, panels, bias, lengths, hs, h, c, gates, before, cells, reverse, 0, len(h))
+
+
+@kernel(parallel=True)
+def _forward_parallel(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse, rows):
+    panels = pack(w.T[::1, ::1])
+    for chunk in prange(-(-len(h) // rows)):
+        _forward_chunk(x, panels, bias, lengths, hs, h, c, gates, before, cells, reverse, chunk * rows,
+                       min(len(h), (chunk + 1) * rows))
+
+
+@kernel
+def _forward_chunk(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse, start, end):
+    """Sequences start to end.  h and c (B,D) come in as h0 and c0, and leave as the last ones.
 
         for t in steps:
-            gates[:, t] = h @ w             (rows,4D)
+            gates[t] = h @ w_hh^T           (rows,4D)
             for row in rows:                the gates, the new c and h, along D
     """
     t_end, d = hs.shape[1], hs.shape[2]
@@ -80,7 +95,7 @@ def _forward(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse, start
     for step in range(t_end):
         t = t_end - 1 - step if reverse else step
         s = t if gates.shape[1] == t_end else 0
-        product(gates[start:end:1, s, ::1], state, w[::1, ::1], False)
+        product(gates[start:end:1, s, ::1], state, w, True, False)
         for i in range(start, end):
             if t < lengths[i]:
                 _step(gates[i, s], x[i, t], bias, h[i], c[i], before[i, s], cells[i, s], hs[i, t])
@@ -117,13 +132,28 @@ def _step(gates, x, bias, h, c, before, cell, out):
 
 
 @kernel
-def _backward(g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse, start, end):
-    """Sequences start to end, from the last step to the first.  w = w_hh (4D,D); at_h and at_c (B,D) come in as the
-    gradients of the last states and leave as those of h0 and c0.
+def _backward(g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse):
+    """All sequences, w as in `_forward`."""
+    panels = pack(w[::1, ::1])
+    _backward_chunk(g, panels, lengths, gates, before, cells, at_x, at_h, at_c, reverse, 0, len(g))
+
+
+@kernel(parallel=True)
+def _backward_parallel(g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse, rows):
+    panels = pack(w[::1, ::1])
+    for chunk in prange(-(-len(g) // rows)):
+        _backward_chunk(g, panels, lengths, gates, before, cells, at_x, at_h, at_c, reverse, chunk * rows,
+                        min(len(g), (chunk + 1) * rows))
+
+
+@kernel
+def _backward_chunk(g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse, start, end):
+    """Sequences start to end, from the last step to the first.  at_h and at_c (B,D) come in as the gradients of the last
+    states and leave as those of h0 and c0.
 
         for t in steps, backwards:
             for row in rows:                at_h += g[t]; at_x[t] = gradients before the activations of i, f, g, o; at_c
-            at_h = at_x[t] @ w
+            at_h = at_x[t] @ w_hh
     """
     t_end, d = g.shape[1], g.shape[2]
     state = at_h[start:end:1, ::1]
@@ -134,7 +164,7 @@ def _backward(g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse, st
                 _step_back(g[i, t], gates[i, t], cells[i, t], at_x[i, t], at_h[i], at_c[i])
             else:
                 at_x[i, t] = 0
-        product(state, at_x[start:end:1, t, ::1], w[::1, ::1], True)
+        product(state, at_x[start:end:1, t, ::1], w, True, True)
 
 
 @kernel
@@ -161,16 +191,3 @@ def _step_back(g, gates, cell, at_x, at_h, at_c):
         at_c[j] = at_c[j] * f[j]
     for j in range(d):
         at_h[j] = 0
-
-
-@kernel(parallel=True)
-def _forward_parallel(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse, rows):
-    for chunk in prange(-(-len(h) // rows)):
-        _forward(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse, chunk * rows, min(len(h), (chunk + 1) * rows))
-
-
-@kernel(parallel=True)
-def _backward_parallel(g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse, rows):
-    for chunk in prange(-(-len(at_h) // rows)):
-        _backward(g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse, chunk * rows,
-                  min(len(at_h), (chunk + 1) * rows))

@@ -5,12 +5,13 @@ the cores that our kernels want: a recurrent layer after `x @ W` by NumPy was 15
 loop nest like any other kernel, in the one pool that all kernels share; with `shared.tile` at its heart it takes the
 time of a tuned BLAS on one core, and a product inside another kernel costs no call.
 
-    for item in blocks of c:                  64 rows x 256 columns; the parallel loop
-        for j in panels of the block:         a tile wide (64 float32)
-            for k in stretches of 256:
-                for i in tiles of 4 rows:     4 x 64 sums in registers, see `shared.tile`
+    for panel in panels of b:                 a tile wide (64 float32), copied so that it lies together in memory
+    for block in blocks of c:                 64 rows x 4 panels; the parallel loop
+        for k in stretches of 128:
+            for panel in panels of the block:
+                for i in tiles of 4 rows:     4 x 64 sums in registers, see `shared.product` and `shared.tile`
 
-Where rows of b are not contiguous (x @ w^T) it is copied first, which costs 1/M of the product.
+The copy is what makes x @ w^T as fast as x @ w. For few rows it would cost more than it gives, and is made only if it must.
 """
 import math
 
@@ -20,9 +21,10 @@ from numba import prange
 from ..autograd import Op
 from ..device import JIT, empty, kernel, launch
 from .broadcast import ShapeError, broadcast
-from .shared import product
+from .shared import TILE_BYTES, pack, pack_panel, panel_space, panels_of, product
 
-ROWS, COLUMNS = 64, 256   # one block of the result, the unit of parallel work
+ROWS, PANELS = 64, 4  # one block of the result, the unit of parallel work: 64 rows, 4 panels of b
+COLUMNS = 256         # the unit of work of a sum over rows
 GIGAFLOPS = {4: 200, 8: 100}  # a rough speed by item size, to tell small products from large ones
 NO_BIAS = {"f": np.empty(0, np.float32), "d": np.empty(0, np.float64)}
 
@@ -111,26 +113,14 @@ def matmul(a, b):
     out = empty((*batch, a.shape[-2], b.shape[-1]), a.dtype)
     if not JIT or a.dtype.kind != "f":
         return np.matmul(a, b, out=out)
-    if b.strides[-1] != b.itemsize:
-        b = np.ascontiguousarray(b)
     two = math.prod(batch[:-1]), batch[-1]
-    a, b = _two_batch_axes(a, batch, two), _two_batch_axes(b, batch, two)
-    rows, columns = -(-out.shape[-2] // ROWS), -(-out.shape[-1] // COLUMNS)
-    items = two[0] * two[1] * rows * columns
-    args = out.reshape(*two, *out.shape[-2:]), a, b, rows, columns, items
-    launch(2 * out.size * a.shape[-1] / GIGAFLOPS[a.itemsize], _batched, args, _batched_parallel, args)
+    (a, turned_a), (b, turned_b) = _upright(_two_batch_axes(a, batch, two)), _upright(_two_batch_axes(b, batch, two))
+    m, n = out.shape[-2:]
+    rows = max(m, 1) if two[0] * two[1] >= 16 else ROWS  # a long batch is work enough to share out
+    args = out.reshape(*two, m, n), a, turned_a, b, turned_b, rows
+    k = a.shape[2] if turned_a else a.shape[3]
+    launch(2 * out.size * k / GIGAFLOPS[out.itemsize], _batched, args, _batched_parallel, args)
     return out
-
-
-def rows_of(x):
-    """x (..., N) as a matrix. (reshape(-1, N) does not know how many rows where N is 0.)"""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
-
-
-def _two_batch_axes(x, batch, two):
-    """View x (..., M, N) with exactly two batch axes. An axis that is broadcast has stride 0. Copies only if it must."""
-    full = np.broadcast_to(x, (*batch, *x.shape[-2:]))
-    return full if len(batch) == 2 else full.reshape(*two, *x.shape[-2:])
 
 
 def matmul_into(a, b, out, bias=None):
@@ -140,86 +130,128 @@ def matmul_into(a, b, out, bias=None):
         if bias is not None:
             out += bias
         return out
-    (m, n), size = out.shape, out.itemsize
-    if b.strides[1] != size or (m >= 256 and b.strides[0] % 1024 == 0):
-        copy = empty((b.shape[0], n + 16), b.dtype)[:, :n]  # not a power of two: those rows would fall on one cache line
-        copy[...] = b
-        b = copy
-    bias = NO_BIAS[out.dtype.char] if bias is None else bias
-    args = out, a, b, bias
-    launch(2 * m * n * a.shape[1] / GIGAFLOPS[size], _blocks, args, _blocks_parallel, args)
+    m, n = out.shape
+    nanoseconds = 2 * m * n * a.shape[1] / GIGAFLOPS[out.itemsize]
+    down, right = b.strides
+    packed = m >= 256 or right != b.itemsize  # for few rows a copy would cost more than it gives
+    turned_b = down < right
+    if turned_b:
+        b = b.T
+    down, right = a.strides
+    turned_a = down < right
+    if turned_a:
+        a = a.T
+    args = out, a, turned_a, b, turned_b, packed, NO_BIAS[out.dtype.char] if bias is None else bias
+    launch(nanoseconds, _blocks, args, _blocks_parallel, args)
     return out
 
 
 def column_sums(x):
-    """The sums of the columns of x (M, N)."""
+    """The sums of the columns of x (M, N), rows contiguous."""
     out = empty(x.shape[1:], x.dtype)
     launch(x.size / 8, _sums, (x, out), _sums_parallel, (x, out))
     return out
 
 
+def rows_of(x):
+    """x (..., N) as a matrix. (reshape(-1, N) does not know how many rows where N is 0.)"""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _upright(x):
+    """x, or its transpose and True if it is the columns that lie contiguous. So a kernel meets one kind of array, and is
+    compiled once for x @ w and x @ w^T."""
+    down, right = x.strides[-2:]
+    return (x.swapaxes(-1, -2), True) if down < right else (x, False)
+
+
+def _two_batch_axes(x, batch, two):
+    """View x (..., M, N) with exactly two batch axes. An axis that is broadcast has stride 0. Copies only if it must."""
+    full = x if x.shape[:-2] == batch else np.broadcast_to(x, (*batch, *x.shape[-2:]))
+    return full if len(batch) == 2 else full.reshape(*two, *x.shape[-2:])
+
+
 # ---------------------------------------------------------------------------------------------------------------------
-# the loops
+# the loops. Steps of 1, as in x[::1, ::1], are for Numba: all such views have one type, so what takes them is compiled once
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
-def _block(c, a, b, bias, i, j):
-    """One block of c. The steps of 1 make the three views of one type for Numba, however they came, so this is compiled once."""
-    part = c[i:i + ROWS:1, j:j + COLUMNS:1]
+def _as_meant(x, turned):
+    """Undo `_upright`."""
+    return x.T[::1, ::1] if turned else x[::1, ::1]
+
+
+@kernel
+def _block(c, a, b, packed, bias, i, p):
+    """The block of c in rows i to i + ROWS and panels p to p + PANELS. `b` is packed (see `shared.pack`) or a (K,N) matrix."""
+    depth, width = a.shape[1], TILE_BYTES // c.itemsize
+    j, end = p * width, (p + PANELS) * width
+    part = c[i:i + ROWS:1, j:end:1]
     if len(bias):
         for r in range(part.shape[0]):
-            part[r] = bias[j:j + COLUMNS]
-    product(part, a[i:i + ROWS:1, ::1], b[::1, j:j + COLUMNS:1], len(bias) > 0)
+            part[r] = bias[j:end]
+    of_b = b[p * depth:(p + PANELS) * depth:1, ::1] if packed else b[::1, j:end:1]
+    product(part, a[i:i + ROWS:1, ::1], of_b, packed, len(bias) > 0)
 
 
 @kernel
-def _blocks(c, a, b, bias):
+def _blocks(c, a, turned_a, b, turned_b, packed, bias):
+    a, b = _as_meant(a, turned_a), _as_meant(b, turned_b)
+    panels = panels_of(b)
+    if packed:
+        b = pack(b)[::1, ::1]
     for i in range(0, c.shape[0], ROWS):
-        for j in range(0, c.shape[1], COLUMNS):
-            _block(c, a, b, bias, i, j)
+        for p in range(0, panels, PANELS):
+            _block(c, a, b, packed, bias, i, p)
 
 
 @kernel(parallel=True)
-def _blocks_parallel(c, a, b, bias):
-    columns = -(-c.shape[1] // COLUMNS)
-    for item in prange(-(-c.shape[0] // ROWS) * columns):
-        _block(c, a, b, bias, item // columns * ROWS, item % columns * COLUMNS)
+def _blocks_parallel(c, a, turned_a, b, turned_b, packed, bias):
+    a, b = _as_meant(a, turned_a), _as_meant(b, turned_b)
+    panels = panels_of(b)
+    room = panel_space(b if packed else b[:0:1, ::1])
+    for p in prange(panels if packed else 0):
+        pack_panel(room, b, p)
+    ready = room[::1, ::1] if packed else b
+    wide = -(-panels // PANELS)
+    for item in prange(-(-c.shape[0] // ROWS) * wide):
+        _block(c, a, ready, packed, bias, item // wide * ROWS, item % wide * PANELS)
 
 
 @kernel
-def _batch_block(c, a, b, rows, columns, item):
-    """Item number p, q, row of blocks, column of blocks, in this order."""
-    item, j = item // columns, item % columns * COLUMNS
-    item, i = item // rows, item % rows * ROWS
+def _batch_item(c, a, turned_a, b, turned_b, rows, item):
+    """Some rows of one product of the batch. Each item packs its own b."""
+    per = -(-c.shape[2] // rows)
+    item, i = item // per, item % per * rows
     p, q = item // c.shape[1], item % c.shape[1]
-    product(c[p, q, i:i + ROWS:1, j:j + COLUMNS:1], a[p, q, i:i + ROWS:1, ::1], b[p, q, ::1, j:j + COLUMNS:1], False)
+    left, right = _as_meant(a[p, q, ::1, ::1], turned_a), _as_meant(b[p, q, ::1, ::1], turned_b)
+    product(c[p, q, i:i + rows:1, ::1], left[i:i + rows:1, ::1], pack(right)[::1, ::1], True, False)
 
 
 @kernel
-def _batched(c, a, b, rows, columns, items):
-    for item in range(items):
-        _batch_block(c, a, b, rows, columns, item)
+def _batched(c, a, turned_a, b, turned_b, rows):
+    for item in range(c.shape[0] * c.shape[1] * -(-c.shape[2] // rows)):
+        _batch_item(c, a, turned_a, b, turned_b, rows, item)
 
 
 @kernel(parallel=True)
-def _batched_parallel(c, a, b, rows, columns, items):
-    for item in prange(items):
-        _batch_block(c, a, b, rows, columns, item)
+def _batched_parallel(c, a, turned_a, b, turned_b, rows):
+    for item in prange(c.shape[0] * c.shape[1] * -(-c.shape[2] // rows)):
+        _batch_item(c, a, turned_a, b, turned_b, rows, item)
 
 
 @kernel
 def _sum_columns(x, out, j, end):
     """Sums of columns j to end: 64 rows at a time, so that rounding errors do not pile up."""
-    part = np.zeros(end - j, x.dtype)
-    for n in range(j, end):
-        out[n] = 0
+    part, total = np.empty(end - j, x.dtype), out[j:end]
+    total[:] = 0
     for i in range(0, x.shape[0], 64):
-        for n in range(len(part)):
-            part[n] = 0
+        part[:] = 0
         for r in range(i, min(i + 64, x.shape[0])):
+            row = x[r, j:end]
             for n in range(len(part)):
-                part[n] += x[r, j + n]
+                part[n] += row[n]
         for n in range(len(part)):
-            out[j + n] += part[n]
+            total[n] += part[n]
 
 
 @kernel

@@ -88,6 +88,11 @@ class LayerNorm(Op):
 # the loops, over the rows of x (R, D)
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
+def _square(x, mu):
+    return (x - mu) * (x - mu)
+
+
+@kernel
 def _standard(x, mu, r):
     return (x - mu) * r
 
@@ -97,14 +102,14 @@ def _sum_of_squares(x, i, mu):
     """sum_d (x[i, d] - mu)^2"""
     total = x.dtype.type(0)
     for d in range(x.shape[1]):
-        total += _standard(x[i, d], mu, x[i, d] - mu)
+        total += _square(x[i, d], mu)
     return total
 
 
 @kernel(reduces=True)
 def _two_sums(g, weight, x, i, mu, r):
     """sum_d u and sum_d u h, with u = g[i, d] weight[d] and h = (x[i, d] - mu) r."""
-    a, b = x.dtype.type(0), x.dtype.type(0)
+    a, b = x.dtype.type(0), x.dtype.type(0)  # the arithmetic around the sums stays as it is written: see shared.py
     for d in range(x.shape[1]):
         u = g[i, d] * weight[d]
         a += u

@@ -88,13 +88,6 @@ class Scan(Op):
         return grad_w, grad_b
 
 
-def transposed(w):
-    """w^T with contiguous rows. Rows of a power of two would all fall on the same cache lines, so they are 16 longer."""
-    out = empty((w.shape[1], w.shape[0] + 16), w.dtype)[:, :w.shape[0]]
-    out[...] = w.T
-    return out
-
-
 def chunk_rows(b):
     """How many sequences a thread takes. Each is computed by itself, so the number changes no bit of the result."""
     return max(4, -(-b // (4 * get_num_threads())) * 4)

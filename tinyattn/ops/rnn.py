@@ -6,8 +6,8 @@ import numpy as np
 from numba import prange
 
 from ..device import empty, kernel, launch
-from .recurrent import Scan, chunk_rows, cost, recurrent_samples, transposed
-from .shared import product, tanh
+from .recurrent import Scan, chunk_rows, cost, recurrent_samples
+from .shared import pack, product, tanh
 
 
 class RNNScan(Scan):
@@ -23,9 +23,9 @@ class RNNScan(Scan):
     def cpu(self, x, h0, w_hh, b_hh, lengths):
         (b, t, d), bias, lengths = self.checked(x, h0, w_hh, b_hh, lengths)
         hs, h, before = empty((b, t, d), x.dtype), np.array(h0), empty((b, t if self.recorded else 0, d), x.dtype)
-        args = (np.ascontiguousarray(x), transposed(w_hh), bias, lengths, hs, h, before, self.reverse,
+        args = (np.ascontiguousarray(x), np.ascontiguousarray(w_hh), bias, lengths, hs, h, before, self.reverse,
                 self.nonlinearity == "relu")
-        launch(cost(b, t, d, 1), _forward, (*args, 0, b), _forward_parallel, (*args, chunk_rows(b)))
+        launch(cost(b, t, d, 1), _forward, args, _forward_parallel, (*args, chunk_rows(b)))
         if self.recorded:
             self.saved = lengths, before
         return hs, h
@@ -45,7 +45,7 @@ class RNNScan(Scan):
         at_x, at_h = empty((b, t, d), x.dtype), np.array(g[1])
         args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, y[0], at_x, at_h, self.reverse,
                 self.nonlinearity == "relu")
-        launch(cost(b, t, d, 1), _backward, (*args, 0, b), _backward_parallel, (*args, chunk_rows(b)))
+        launch(cost(b, t, d, 1), _backward, args, _backward_parallel, (*args, chunk_rows(b)))
         need_x, need_h, need_w, need_b = self.needs[:4]
         grad_w, grad_b = self.weight_gradients(need_w, need_b, (at_x, before))
         return at_x if need_x else None, at_h if need_h else None, grad_w, grad_b, None
@@ -60,11 +60,25 @@ class RNNScan(Scan):
 # the loops. `before` is the state that a step began with, or has no steps where no backward pass will come
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
-def _forward(x, w, bias, lengths, hs, h, before, reverse, relu, start, end):
-    """Sequences start to end.  w = w_hh^T (D,D); h (B,D) comes in as h0, is the running state, and leaves as the last one.
+def _forward(x, w, bias, lengths, hs, h, before, reverse, relu):
+    """All sequences. w is w_hh (D,D); its transpose is cut into panels for `product` once, for all steps."""
+    panels = pack(w.T[::1, ::1])
+    _forward_chunk(x, panels, bias, lengths, hs, h, before, reverse, relu, 0, len(h))
+
+
+@kernel(parallel=True)
+def _forward_parallel(x, w, bias, lengths, hs, h, before, reverse, relu, rows):
+    panels = pack(w.T[::1, ::1])
+    for chunk in prange(-(-len(h) // rows)):
+        _forward_chunk(x, panels, bias, lengths, hs, h, before, reverse, relu, chunk * rows, min(len(h), (chunk + 1) * rows))
+
+
+@kernel
+def _forward_chunk(x, w, bias, lengths, hs, h, before, reverse, relu, start, end):
+    """Sequences start to end.  h (B,D) comes in as h0, is the running state, and leaves as the last one.
 
         for t in steps:
-            hs[:, t] = h @ w                (rows,D)
+            hs[t] = h @ w_hh^T              (rows,D)
             for row in rows:                add x and the bias, the activation, along D
     """
     t_end, d = hs.shape[1], hs.shape[2]
@@ -77,7 +91,7 @@ def _forward(x, w, bias, lengths, hs, h, before, reverse, relu, start, end):
                     before[i, t] = h[i]
                 else:
                     before[i, t] = 0
-        product(hs[start:end:1, t, ::1], state, w[::1, ::1], False)
+        product(hs[start:end:1, t, ::1], state, w, True, False)
         for i in range(start, end):
             if t < lengths[i]:
                 _step(hs[i, t], x[i, t], bias, h[i], relu)
@@ -101,13 +115,27 @@ def _step(out, x, bias, h, relu):
 
 
 @kernel
-def _backward(g, w, lengths, hs, at_x, at_h, reverse, relu, start, end):
-    """Sequences start to end, from the last step to the first.  w = w_hh (D,D); at_h (B,D) comes in as the gradient of the
-    last state, is the gradient of the running state, and leaves as that of h0.
+def _backward(g, w, lengths, hs, at_x, at_h, reverse, relu):
+    """All sequences, w as in `_forward`."""
+    panels = pack(w[::1, ::1])
+    _backward_chunk(g, panels, lengths, hs, at_x, at_h, reverse, relu, 0, len(g))
+
+
+@kernel(parallel=True)
+def _backward_parallel(g, w, lengths, hs, at_x, at_h, reverse, relu, rows):
+    panels = pack(w[::1, ::1])
+    for chunk in prange(-(-len(g) // rows)):
+        _backward_chunk(g, panels, lengths, hs, at_x, at_h, reverse, relu, chunk * rows, min(len(g), (chunk + 1) * rows))
+
+
+@kernel
+def _backward_chunk(g, w, lengths, hs, at_x, at_h, reverse, relu, start, end):
+    """Sequences start to end, from the last step to the first.  at_h (B,D) comes in as the gradient of the last state, is
+    that of the running state, and leaves as that of h0.
 
         for t in steps, backwards:
             for row in rows:                at_x[t] = (at_h + g[t]) times the slope of the activation
-            at_h = at_x[t] @ w
+            at_h = at_x[t] @ w_hh
     """
     t_end = g.shape[1]
     state = at_h[start:end:1, ::1]
@@ -118,7 +146,7 @@ def _backward(g, w, lengths, hs, at_x, at_h, reverse, relu, start, end):
                 _step_back(g[i, t], hs[i, t], at_x[i, t], at_h[i], relu)
             else:
                 at_x[i, t] = 0
-        product(state, at_x[start:end:1, t, ::1], w[::1, ::1], True)
+        product(state, at_x[start:end:1, t, ::1], w, True, True)
 
 
 @kernel
@@ -133,15 +161,3 @@ def _step_back(g, out, at_x, at_h, relu):
             at_x[j] = (at_h[j] + g[j]) * (one - out[j] * out[j])
     for j in range(len(g)):
         at_h[j] = 0
-
-
-@kernel(parallel=True)
-def _forward_parallel(x, w, bias, lengths, hs, h, before, reverse, relu, rows):
-    for chunk in prange(-(-len(h) // rows)):
-        _forward(x, w, bias, lengths, hs, h, before, reverse, relu, chunk * rows, min(len(h), (chunk + 1) * rows))
-
-
-@kernel(parallel=True)
-def _backward_parallel(g, w, lengths, hs, at_x, at_h, reverse, relu, rows):
-    for chunk in prange(-(-len(at_h) // rows)):
-        _backward(g, w, lengths, hs, at_x, at_h, reverse, relu, chunk * rows, min(len(at_h), (chunk + 1) * rows))

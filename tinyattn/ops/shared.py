@@ -271,7 +271,7 @@ VECTOR_BYTES = 64 if _cpu.get("avx512f") else 32 if _cpu.get("avx2") else 16
 VECTORS = 3 if VECTOR_BYTES == 32 else 4  # AVX2 has 16 registers: 4 x 3 sums, 3 vectors of b, 1 number of a. Others have 32
 TILE_ROWS = 4
 TILE_BYTES = VECTORS * VECTOR_BYTES       # a tile is TILE_BYTES // itemsize columns wide
-TILE_DEPTH = 256                          # so many rows of b, a tile wide, stay in the near caches
+TILE_DEPTH = 128                          # so many rows of b, a tile wide, stay in the nearest cache
 
 
 def tile(c, ci, cj, a, ai, ak, b, bi, bj, rows, cols, depth, add):
@@ -386,27 +386,132 @@ def _tile_code(context, builder, signature, args):
     return context.get_dummy_value()
 
 
+def turn(out, oi, oj, b, bi, bj):
+    """out[oi:oi+n, oj:oj+n] = b[bi:bi+n, bj:bj+n], n = VECTOR_BYTES // itemsize, where *columns* of b lie contiguous.
+
+    n columns are loaded as n vectors. They become rows in log2(n) rounds: in round s the vectors i and i + s exchange
+    their odd and even stretches of s elements, one instruction a vector. This body is what runs without the JIT.
+    """
+    n = VECTOR_BYTES // out.itemsize
+    out[oi:oi + n, oj:oj + n] = b[bi:bi + n, bj:bj + n]
+
+
+def _turn_code(context, builder, signature, args):
+    """The same as LLVM code."""
+    int64, byte = ir.IntType(64), ir.IntType(8).as_pointer()
+    size = signature.args[0].dtype.bitwidth // 8
+    n = VECTOR_BYTES // size
+    vector = ir.VectorType(ir.FloatType() if size == 4 else ir.DoubleType(), n)
+    places = []
+    for position in (0, 3):  # out, b
+        array = context.make_array(signature.args[position])(context, builder, args[position])
+        down, right = cgutils.unpack_tuple(builder, array.strides)
+        at = builder.add(builder.mul(args[position + 1], down), builder.mul(args[position + 2], right))
+        places.append((builder.gep(builder.bitcast(array.data, byte), [at]), down, right))
+    (out, out_down, _), (b, _, b_right) = places
+
+    def pointer(start, step, i):
+        return builder.bitcast(builder.gep(start, [builder.mul(step, ir.Constant(int64, i))]), vector.as_pointer())
+
+    v = [builder.load(pointer(b, b_right, i), align=size) for i in range(n)]
+    s = 1
+    while s < n:
+        for i in [i for i in range(n) if not i & s]:
+            picks = [[k if not k & s else n + k - s for k in range(n)], [k + s if not k & s else n + k for k in range(n)]]
+            v[i], v[i + s] = [builder.shuffle_vector(v[i], v[i + s], ir.Constant(ir.VectorType(ir.IntType(32), n), pick))
+                              for pick in picks]
+        s *= 2
+    for i in range(n):
+        builder.store(v[i], pointer(out, out_down, i), align=size)
+    return context.get_dummy_value()
+
+
 if JIT:
     @intrinsic
     def tile(typing, c, ci, cj, a, ai, ak, b, bi, bj, rows, cols, depth, add):  # noqa: F811 (the compiled form)
         n = types.intp
         return types.void(c, n, n, a, n, n, b, n, n, n, n, n, types.boolean), _tile_code
 
+    @intrinsic
+    def turn(typing, out, oi, oj, b, bi, bj):  # noqa: F811 (the compiled form)
+        n = types.intp
+        return types.void(out, n, n, b, n, n), _turn_code
+
 
 @kernel
-def product(c, a, b, add):
-    """c = (or +=, if `add`) a @ b, of 2-D arrays; rows of b and c lie contiguous, a may have any strides. Serial.
+def panels_of(b):
+    """How many panels `pack` makes of b (K,N)."""
+    return -(-b.shape[1] // (TILE_BYTES // b.itemsize))
 
-        for j in column panels of b:            a tile wide
-            for k in stretches of the depth:    so that the panel stays in the near cache
-                for i in row tiles:             sum in registers, see `tile`
+
+@kernel
+def panel_space(b):
+    """Room for the panels of b (K,N): (panels * K, width of a tile), beginning on a cache line. No tile is then read across two."""
+    width = TILE_BYTES // b.itemsize
+    room = np.empty(panels_of(b) * b.shape[0] * width + 64 // b.itemsize, b.dtype)
+    skip = (-room.ctypes.data) % 64 // b.itemsize
+    return room[skip:skip + panels_of(b) * b.shape[0] * width].reshape(panels_of(b) * b.shape[0], width)
+
+
+@kernel
+def pack_panel(out, b, p):
+    """Panel p of b, its columns p * width to (p + 1) * width, into `out` from `panel_space(b)`."""
+    depth, width, n = b.shape[0], out.shape[1], VECTOR_BYTES // b.itemsize
+    part = b[::1, p * width:(p + 1) * width:1]
+    to = out[p * depth:(p + 1) * depth]
+    cols = part.shape[1]
+    if b.strides[0] != b.itemsize or b.strides[1] == b.itemsize:
+        for k in range(depth):
+            for j in range(cols):
+                to[k, j] = part[k, j]
+        return
+    turned, whole = depth // n * n, cols // n * n
+    for j in range(0, whole, n):
+        for k in range(0, turned, n):
+            turn(to, k, j, part, k, j)
+    for k in range(depth):
+        for j in range(whole if k < turned else 0, cols):
+            to[k, j] = part[k, j]
+
+
+@kernel
+def pack(b):
+    """b (K,N), of any strides, cut into panels as wide as a tile that stand one below the other: what `product` reads fastest."""
+    out = panel_space(b)
+    for p in range(panels_of(b)):
+        pack_panel(out, b, p)
+    return out
+
+
+@kernel
+def product(c, a, b, packed, add):
+    """c = (or +=, if `add`) a @ b, of 2-D arrays. Serial. `packed`: b is what `pack` made, else its rows lie contiguous.
+    Rows of c lie contiguous; a may have any strides.
+
+        for block in 64 rows of a:
+            for k in stretches of the depth:           128 rows of a panel fit the nearest cache
+                (columns of a that lie contiguous:     copy the stretch; its rows would be far apart in memory)
+                for panel in panels of b:              a tile wide
+                    for i in 4 rows of the block:      sums in registers, see `tile`
     """
-    m, depth, n = a.shape[0], a.shape[1], b.shape[1]
+    m, depth, n = a.shape[0], a.shape[1], c.shape[1]
     width = TILE_BYTES // c.itemsize
-    for j in range(0, n, width):
+    copies = a.strides[1] != a.itemsize and n > width
+    copy = np.empty((TILE_DEPTH if copies else 0, 80), a.dtype)  # not 64: the stretches would share few cache sets
+    for top in range(0, m, 64):
+        rows = min(64, m - top)
         for k in range(0, max(depth, 1), TILE_DEPTH):
-            for i in range(0, m, TILE_ROWS):
-                tile(c, i, j, a, i, k, b, k, j, min(TILE_ROWS, m - i), min(width, n - j), min(TILE_DEPTH, depth - k), add or k > 0)
+            stretch = min(TILE_DEPTH, depth - k)
+            part = a[top:top + 64:1, k:k + TILE_DEPTH:1]
+            if copies:
+                for kk in range(stretch):
+                    for r in range(rows):
+                        copy[kk, r] = part[r, kk]
+                part = copy[:stretch:1, :rows:1].T
+            for p in range(-(-n // width)):
+                for i in range(0, rows, TILE_ROWS):
+                    tile(c, top + i, p * width, part, i, 0, b, p * depth + k if packed else k, 0 if packed else p * width,
+                         min(TILE_ROWS, rows - i), min(width, n - p * width), stretch, add or k > 0)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

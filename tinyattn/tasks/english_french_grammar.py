@@ -323,8 +323,8 @@ def reporting(draw, who, room, time):
 
 
 def be_such(draw, who, kind, room, time):
-    """be with an adjective that agrees with the subject."""
-    group = verb_group(lexicon.BE, who, how(draw, lexicon.BE, who, time))
+    """be with an adjective that agrees with the subject; without modal, so that it stands near enough to be learnt."""
+    group = verb_group(lexicon.BE, who, how(draw, lexicon.BE, who, time)._replace(modal=None))
     before, behind = lexicon.adjectives_of(kind)
     return group + adjective_phrase(draw, draw.pick(before + behind), who.gender, who.plural)
 

@@ -1,0 +1,228 @@
+r"""A recurrent encoder-decoder, with and without attention over the source words.
+
+Encoder    h_j = [forward_j ; backward_j], the states of a bidirectional recurrent layer over the source words
+With attention (Bahdanau et al. 2015, their appendix A, exactly):
+
+    s_0 = tanh(W_s backward_1)                          the backward state at the first word has read the whole sentence
+    c_i = attention(query s_{i-1}, keys h, values h)    the *previous* state asks
+    s_i = GRU(s_{i-1}, [E y_{i-1} ; c_i])               the context enters all three gates; reset before, z writes
+    t_i = U_o s_{i-1} + V_o E y_{i-1} + C_o c_i         read-out, from s_{i-1} as the paper has it
+    p(y_i) = softmax(W_o maxout(t_i))                   maxout: the larger of each two neighbours
+
+Without attention the same decoder has one fixed c, a summary of the whole sentence:
+
+    context="every"    c enters every step, as in Cho et al. 2014
+    context="start"    c only makes s_0, as in Sutskever et al. 2014, who also read the source backwards
+
+There is no word for "end" in s_0's place and no state carried between batches. B batch, S source length, T target length, N
+hidden width, M embedding width, A alignment units, V vocabulary.
+"""
+import numpy as np
+
+from .. import nn
+from ..attention import find, mask, weigh
+from ..autograd import scope
+from ..functional import concat, cross_entropy, stack
+from ..nn import init
+from ..ops.gru import GRUScan
+from ..ops.lstm import LSTMScan
+from ..ops.rnn import RNNScan
+from ..tensor import Tensor
+
+CELLS = {"rnn": 1, "gru": 3, "lstm": 4}  # blocks of N rows in the weights of a cell
+
+
+class Encoder(nn.Module):
+    """Source ids (B, S) to annotations (B, S, 2N) and a summary of the sentence (B, 2N); N in place of 2N if one-way."""
+
+    def __init__(self, vocabulary, embed, hidden, cell="gru", bidirectional=True, dropout=0.0):
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embed)
+        self.drop = nn.Dropout(dropout)
+        layer = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[cell]
+        paper = {"reset": "before", "update": "write"} if cell == "gru" else {}
+        self.rnn = layer(embed, hidden, bidirectional=bidirectional, **paper)
+        self.width = hidden * (2 if bidirectional else 1)
+        self.cell, self.bidirectional = cell, bidirectional
+
+    def forward(self, ids, lengths):
+        h, last = self.rnn(self.drop(self.embedding(ids)), lengths=lengths)           # (B, S, 2N), (directions, B, N)
+        last = last[0] if self.cell == "lstm" else last
+        return h, concat([last[0], last[1]], -1) if self.bidirectional else last[0]
+
+
+class Decoder(nn.Module):
+    """Target ids (B, T), annotations and summary to logits (B, T, V)."""
+
+    def __init__(self, vocabulary, embed, hidden, annotation, cell="gru", attention="additive", context="every",
+                 align=None, dropout=0.0):
+        super().__init__()
+        self.hidden, self.cell, self.context = hidden, cell, context
+        rows = CELLS[cell] * hidden
+        self.embedding = nn.Embedding(vocabulary, embed)
+        self.drop = nn.Dropout(dropout)
+        self.start = nn.Linear(hidden if attention != "none" else annotation, hidden)  # W_s
+        self.from_word = nn.Linear(embed, rows)                                        # W, with the biases of the gates
+        self.w_hh = nn.Parameter(np.zeros((rows, hidden)))                             # U
+        fed = attention != "none" or context == "every"
+        self.from_context = nn.Linear(annotation, rows, bias=False) if fed else None   # C
+        self.out_state = nn.Linear(hidden, 2 * hidden)                                 # U_o; without attention it reads s_i
+        self.out_word = nn.Linear(embed, 2 * hidden, bias=False)                       # V_o
+        self.out_context = nn.Linear(annotation, 2 * hidden, bias=False) if fed else None  # C_o
+        self.output = nn.Linear(hidden, vocabulary)                                    # W_o
+        self.variant = None if attention == "none" else find(attention)
+        if self.variant is not None:
+            shapes = self.variant.shapes(A=align or hidden, Q=hidden, K=annotation)
+            self.attention = {name: nn.Parameter(np.zeros(shape)) for name, shape in shapes.items()}
+
+    # -- what is computed once a sentence ----------------------------------------------------------------------------
+    def prepare(self, h, summary, lengths):
+        """The memory of a source batch: what every decoder step needs. A dictionary of Tensors whose axis 0 is B."""
+        if self.variant is None:
+            memory = {"c": summary}
+            if self.from_context is not None:
+                memory["gates"] = self.from_context(summary)                           # (B, 3N), the same at every step
+            return memory
+        memory = {"h": h, "mask": mask.from_lengths(lengths, h.shape[1])}
+        if self.variant.part("prepare"):
+            memory["keys"] = self._with_parameters(self.variant.part("prepare"), h)    # U_a h_j, once a sentence
+        return memory
+
+    def first_state(self, summary):
+        """s_0 (and a cell of zeros for the LSTM)."""
+        s = self.start(summary if self.variant is None else summary[:, -self.hidden:]).tanh()
+        return (s, s * 0.0) if self.cell == "lstm" else (s,)
+
+    def _with_parameters(self, function, *args, **more):
+        """Call a mechanism's function with the learned parameters that it names."""
+        wanted = function.__code__.co_varnames[:function.__code__.co_argcount]
+        return function(*args, **{k: p for k, p in self.attention.items() if k in wanted}, **more)
+
+    def attend(self, s, memory):
+        """c_i (B, 2N) for the states s (B, N)."""
+        q, h = s.reshape(s.shape[0], 1, -1), memory["h"]                               # (B, 1, N)
+        with scope(self.variant.name):
+            if "keys" in memory:
+                e = self._with_parameters(self.variant.part("scores"), q, memory["keys"])
+                c = weigh(e, h, memory["mask"])                                        # (B, 1, 2N)
+            else:
+                c = self._with_parameters(self.variant.function, q, h, h, mask=memory["mask"])
+        return c.reshape(c.shape[0], -1)
+
+    # -- steps -------------------------------------------------------------------------------------------------------
+    def scan(self, x, state):
+        """Run the cell over projected inputs x (B, T, rows): all states (B, T, N), the last state."""
+        if self.cell == "lstm":
+            out, h, c = LSTMScan()(x, *state, self.w_hh, None, None)
+            return out, (h, c)
+        op = GRUScan(reset="before", update="write") if self.cell == "gru" else RNNScan()
+        out, h = op(x, *state, self.w_hh, None, None)
+        return out, (h,)
+
+    def step(self, x, state, memory):
+        """One step with attention: x (B, rows) the word's share of the gates. Returns (c, new state)."""
+        c = self.attend(state[0], memory)
+        gates = x + self.from_context(c)                                               # c enters all gates
+        _, state = self.scan(gates.reshape(x.shape[0], 1, -1), state)
+        return c, state
+
+    def read_out(self, s, word, c):
+        """Logits (..., V) of states (..., N), words (..., M) and contexts (..., 2N)."""
+        t = self.out_state(s) + self.out_word(word)
+        t = t if c is None or self.out_context is None else t + self.out_context(c)
+        t = t.reshape(*t.shape[:-1], self.hidden, 2).max(-1)                           # maxout
+        return self.output(self.drop(t))
+
+    def forward(self, ids, h, summary, lengths):
+        """Teacher forcing: ids (B, T) are the words before each target word. Logits (B, T, V)."""
+        word = self.drop(self.embedding(ids))                                          # (B, T, M)
+        x = self.from_word(word)                                                       # (B, T, rows)
+        memory, state = self.prepare(h, summary, lengths), self.first_state(summary)
+        if self.variant is None:
+            if "gates" in memory:
+                x = x + memory["gates"].unsqueeze(1)
+            s, _ = self.scan(x, state)                                                 # all T steps in one op
+            return self.read_out(s, word, summary.unsqueeze(1))
+        before, contexts = [], []
+        for t in range(ids.shape[1]):
+            before.append(state[0])
+            with scope(f"step {t}"):
+                c, state = self.step(x[:, t], state, memory)
+            contexts.append(c)
+        return self.read_out(stack(before, 1), word, stack(contexts, 1))
+
+    def next_word(self, ids, state, memory, summary):
+        """Logits (B, V) of the word after `ids` (B,), and the new state. For translating one word at a time."""
+        word = self.embedding(ids)
+        x = self.from_word(word)
+        if self.variant is not None:
+            before = state[0]
+            c, state = self.step(x, state, memory)
+            return self.read_out(before, word, c), state
+        x = x + memory["gates"] if "gates" in memory else x
+        _, state = self.scan(x.unsqueeze(1), state)
+        return self.read_out(state[0], word, summary), state
+
+
+class Seq2Seq(nn.Module):
+    """Encoder and decoder. `init` is "modern" (uniform by width; as nn.Linear and nn.GRU do) or "paper" (Bahdanau 2015)."""
+
+    def __init__(self, source_size, target_size, embed=64, hidden=64, cell="gru", attention="additive", context="every",
+                 bidirectional=True, align=None, dropout=0.0, init="modern"):
+        super().__init__()
+        if attention != "none" and not bidirectional:
+            raise ValueError("seq2seq: attention needs the bidirectional encoder, whose states it attends to")
+        self.encoder = Encoder(source_size, embed, hidden, cell, bidirectional, dropout)
+        self.decoder = Decoder(target_size, embed, hidden, self.encoder.width, cell, attention, context, align, dropout)
+        _modern(self) if init == "modern" else _as_in_paper(self)
+
+    def forward(self, source, source_lengths, before):
+        """source (B, S), lengths (B,), target words shifted right (B, T): logits (B, T, V)."""
+        h, summary = self.encoder(source, source_lengths)
+        return self.decoder(before, h, summary, source_lengths)
+
+    def loss(self, source, source_lengths, before, after, pad=0):
+        """The mean cross-entropy of the target words `after` (B, T), padding left out."""
+        return cross_entropy(self(source, source_lengths, before), after, ignore_index=pad)
+
+    def alignment(self, source, source_lengths, before):
+        """Attention weights (B, T, S) under teacher forcing, or None for a model without attention."""
+        from ..autograd import capture, no_grad
+        if self.decoder.variant is None:
+            return None
+        with no_grad(), capture() as seen:
+            self(source, source_lengths, before)
+        return np.concatenate([w.numpy() for w in seen["weights"]], 1)
+
+
+def _modern(model):
+    """What the layers start with is kept; U is orthogonal, the attention uniform by width."""
+    decoder = model.decoder
+    n = decoder.hidden
+    init.set_(decoder.w_hh, np.concatenate([init.orthogonal((n, n)) for _ in range(CELLS[decoder.cell])]))
+    for p in (decoder.attention if decoder.variant is not None else {}).values():
+        init.set_(p, init.uniform(p.shape, 1 / np.sqrt(p.shape[-1])))
+
+
+def _as_in_paper(model):
+    """Bahdanau et al. 2015, B.1: recurrent matrices orthogonal, W_a and U_a of variance 0.001^2, v_a and biases 0, the
+    rest of variance 0.01^2."""
+    n = model.decoder.hidden
+    for name, p in model.named_parameters():
+        last = name.rsplit(".", 1)[-1]
+        if "w_hh" in name or "weight_hh" in name:
+            value = np.concatenate([init.orthogonal((n, n)) for _ in range(p.shape[0] // n)])
+        elif p.ndim == 1:
+            value = np.zeros(p.shape)
+        else:
+            value = init.normal(p.shape, 0.001 if last in ("w_q", "w_k") else 0.01)
+        init.set_(p, value)
+
+
+def pack(sentences, pad=0):
+    """Lists of ids to (B, T) and lengths (B,), as data for the model."""
+    lengths = np.array([len(s) for s in sentences], np.int64)
+    ids = np.full((len(sentences), int(lengths.max(initial=1))), pad, np.int64)
+    for row, s in zip(ids, sentences, strict=True):
+        row[:len(s)] = s
+    return Tensor(ids), Tensor(lengths)

@@ -1,0 +1,251 @@
+"""The translator: a recurrent encoder-decoder, with Bahdanau's attention or without, as one system to train and ask."""
+import time
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+
+from .. import random
+from ..autograd import no_grad
+from ..errors import InputError
+from ..tasks import metrics
+from ..tasks.text import Vocabulary, batches
+from ..tasks.translate import load, parse_input, read_pairs
+from .search import beam_search
+from .seq2seq import Seq2Seq, pack
+
+BOS, EOS = Vocabulary.BOS, Vocabulary.EOS
+
+
+def option(default, help, choices=None):
+    return field(default=default, metadata={"help": help, "choices": choices})
+
+
+@dataclass(frozen=True)
+class Options:
+    """What kind of model. Each field is an option of `tinyattn train translate`."""
+    attention: str = option("additive", "how the decoder looks at the source: none, additive, or FILE.py:NAME")
+    cell: str = option("gru", "the recurrent cell", ["rnn", "gru", "lstm"])
+    hidden: int = option(64, "width of the states")
+    embed: int = option(64, "width of the word vectors")
+    align: int = option(0, "alignment units of the attention; 0 is as many as hidden")
+    context: str = option("every", "without attention: the summary enters every step (Cho 2014) or only the start "
+                                   "(Sutskever 2014)", ["every", "start"])
+    bidirectional: bool = option(True, "read the source both ways")
+    reverse_source: bool = option(False, "read the source from its end, as Sutskever 2014")
+    dropout: float = option(0.0, "probability of dropping a word vector's or read-out's element in training")
+    init: str = option("modern", "initial weights: modern, or as in the paper of Bahdanau et al.", ["modern", "paper"])
+    min_count: int = option(1, "words seen less often in training are <unk>")
+    max_vocabulary: int = option(30000, "at most so many words a side")
+    max_length: int = option(50, "longer sentences are left out")
+
+
+@dataclass(frozen=True)
+class Training:
+    """How it is trained, unless said otherwise."""
+    steps: int = 3600
+    batch_size: int = 32
+    learning_rate: float = 4e-3
+    optimizer: str = "adam"
+    clip: float = 1.0
+    warmup: int = 0
+    schedule: str = "cosine"
+    validate_every: int = 200
+    seed: int = 1
+    seconds: float | None = None
+
+
+@dataclass
+class Prediction:
+    """One translation. weights[t, s] is how much target word t (the last row: the end) looked at source word s (the last
+    column: the end), or None without attention."""
+    source: list
+    target: list
+    weights: object = None
+
+
+class Translate:
+    """See the module docstring; the interface of a system is described in `train.py`."""
+    name = "translate"
+    Options, Training, Prediction = Options, Training, Prediction
+    help = "an encoder-decoder that translates, and shows its alignment"
+
+    def __init__(self, options, source_words, target_words):
+        if options.attention != "none" and not options.bidirectional:
+            raise InputError("translate: attention looks at both directions of the encoder; leave --bidirectional on")
+        for name in ("hidden", "embed", "min_count", "max_vocabulary", "max_length"):
+            if getattr(options, name) < 1:
+                raise InputError(f"translate: expected {name} of at least 1, got {getattr(options, name)}")
+        if not 0 <= options.dropout < 1:
+            raise InputError(f"translate: expected a dropout between 0 and 1, got {options.dropout}")
+        self.options, self.source_words, self.target_words = options, source_words, target_words
+        self.corpus, self.notes = None, []
+        keep = ("embed", "hidden", "cell", "attention", "context", "bidirectional", "dropout", "init")
+        self.model = Seq2Seq(len(source_words), len(target_words), align=options.align or None,
+                             **{k: getattr(options, k) for k in keep})
+
+    # -- making one --------------------------------------------------------------------------------------------------
+    @classmethod
+    def prepare(cls, options, paths=(), links=None, links_order="source-target", seed=1):
+        """Read the data (InputError if it cannot be used), build both vocabularies and a model with fresh weights."""
+        random.manual_seed(seed)
+        corpus = load(paths, links, links_order, seed=seed, max_length=options.max_length)
+        words = [Vocabulary.build([getattr(p, side) for p in corpus.train], options.max_vocabulary, options.min_count)
+                 for side in ("source", "target")]
+        system = cls(options, *words)
+        system.corpus, system.notes = corpus, corpus.notes
+        return system
+
+    @classmethod
+    def restore(cls, options, extra):
+        """The system that `extra()` described, without data and with fresh weights."""
+        return cls(Options(**options), Vocabulary.from_list(extra["source"]), Vocabulary.from_list(extra["target"]))
+
+    def attach(self, paths=(), links=None, links_order="source-target", seed=1):
+        """Read data for a restored system; the vocabularies stay."""
+        self.corpus = load(paths, links, links_order, seed=seed, max_length=self.options.max_length)
+        self.notes = self.corpus.notes
+
+    def attach_all(self, paths, links=None, links_order="source-target"):
+        """Read files whose every pair is to be evaluated, under the split "all"."""
+        self.whole, self.notes = read_pairs(paths, links, links_order, max_length=self.options.max_length)
+
+    def extra(self):
+        """What the checkpoint keeps beside weights and options: the vocabularies."""
+        return {"source": self.source_words.to_list(), "target": self.target_words.to_list()}
+
+    # -- data --------------------------------------------------------------------------------------------------------
+    def epoch(self, rng, batch_size):
+        """The batches of one pass over the training pairs, sentences of like length together."""
+        return [[self.corpus.train[i] for i in batch] for batch in
+                batches([(len(p.target), len(p.source)) for p in self.corpus.train], batch_size, rng)]
+
+    def source_ids(self, words):
+        ids = self.source_words.encode(words)
+        return (ids[::-1] if self.options.reverse_source else ids) + [EOS]
+
+    def tensors(self, pairs):
+        """Pairs to source (B, S), lengths (B,), the words before (B, T) and the words to predict (B, T). The shift between
+        the last two is made here and nowhere else."""
+        targets = [self.target_words.encode(p.target) for p in pairs]
+        source, lengths = pack([self.source_ids(p.source) for p in pairs])
+        return source, lengths, pack([[BOS, *t] for t in targets])[0], pack([[*t, EOS] for t in targets])[0]
+
+    # -- training ----------------------------------------------------------------------------------------------------
+    def loss(self, batch):
+        """The mean loss a target word of a batch of pairs, and how many target words there were."""
+        return self.model.loss(*self.tensors(batch)), sum(len(p.target) + 1 for p in batch)
+
+    def _split(self, split):
+        if split == "all":
+            return self.whole
+        if self.corpus is None:
+            raise InputError("translate: this run has no data attached")
+        return getattr(self.corpus, split)
+
+    def _in_batches(self, pairs, size=64):
+        """Batches of pairs of like length, with their places."""
+        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i].source))
+        for i in range(0, len(order), size):
+            yield order[i:i + size], [pairs[j] for j in order[i:i + size]]
+
+    def mean_loss(self, pairs):
+        self.model.eval()
+        total = count = 0
+        with no_grad():
+            for _, batch in self._in_batches(pairs):
+                loss, n = self.loss(batch)
+                total, count = total + loss.item() * n, count + n
+        return total / max(count, 1)
+
+    def validation_loss(self):
+        """The mean loss a target word on the validation pairs."""
+        return self.mean_loss(self.corpus.validation)
+
+    # -- using -------------------------------------------------------------------------------------------------------
+    def translate(self, sentences, beam=1):
+        """Lists of source words to lists of target words."""
+        self.model.eval()
+        out = [None] * len(sentences)
+        order = sorted(range(len(sentences)), key=lambda i: len(sentences[i]))
+        for i in range(0, len(order), 64):
+            rows = order[i:i + 64]
+            source, lengths = pack([self.source_ids(sentences[j]) for j in rows])
+            for j, ids in zip(rows, beam_search(self.model, source, lengths, BOS, EOS, beam), strict=True):
+                out[j] = self.target_words.decode(ids)
+        return out
+
+    def weights(self, pairs):
+        """For each pair the attention (target words + end, source words + end), in the order of the words; or None."""
+        self.model.eval()
+        found = [None] * len(pairs)
+        for rows, batch in self._in_batches(pairs):
+            source, lengths, before, _ = self.tensors(batch)
+            alpha = self.model.alignment(source, lengths, before)
+            for j, p, a in zip(rows, batch, alpha if alpha is not None else [None] * len(batch), strict=True):
+                if a is not None:
+                    a = a[:len(p.target) + 1, :len(p.source) + 1]
+                    n = len(p.source)
+                    found[j] = a[:, [*range(n - 1, -1, -1), n]] if self.options.reverse_source else a
+        return found
+
+    def links(self, pairs):
+        """Each target word's link to the source word that it looked at most, the end left out: sets of (source, target)."""
+        return [set() if a is None else {(int(row[:-1].argmax()), t) for t, row in enumerate(a[:-1])}
+                for a in self.weights(pairs)]
+
+    def evaluate(self, split="test", beam=1, limit=None):
+        """BLEU, loss, BLEU by source length, and AER where gold links and attention exist, on one split."""
+        pairs = list(self._split(split))[:limit]
+        begun = time.perf_counter()
+        hypotheses = self.translate([p.source for p in pairs], beam)
+        seconds = time.perf_counter() - begun
+        references = [list(p.target) for p in pairs]
+        table = metrics.bleu_by_length(hypotheses, references, [len(p.source) for p in pairs])
+        result = {"sentences": len(pairs), "bleu": metrics.bleu(hypotheses, references), "loss": self.mean_loss(pairs),
+                  "by_length": [list(row) for row in table], "seconds": seconds}
+        gold = [p for p in pairs if p.sure is not None]
+        if gold and self.model.decoder.variant is not None:
+            result["aer"] = metrics.aer(self.links(gold), [p.sure for p in gold], [p.possible for p in gold])
+        return result
+
+    def predict(self, text, beam=1):
+        """Translate one sentence of text: a Prediction."""
+        source = list(parse_input(text))
+        target = self.translate([source], beam)[0]
+        return Prediction(source, target, self.look(source, target))
+
+    def look(self, source, target):
+        """The attention of one pair, with the model's own words or a reference's."""
+        pair = _Words(tuple(source), tuple(target))
+        return self.weights([pair])[0]
+
+    def examples(self, n=4, shortest=8, longest=16):
+        """Predictions for the first test sentences of a length that suits a picture."""
+        some = [p for p in self.corpus.test if shortest <= len(p.source) <= longest] or self.corpus.test
+        return [Prediction(list(p.source), list(p.target), a)
+                for p, a in zip(some[:n], self.weights(some[:n]), strict=True)]
+
+    def example_graph(self):
+        """The loss of one short made-up sentence, recorded, for drawing."""
+        self.model.eval()
+        size = min(len(self.source_words), len(self.target_words)) - 1
+        ids = np.minimum(np.array([[4, 5, 6, EOS]]), size)
+        source, lengths = pack(ids.tolist())
+        before, after = pack([[BOS, *ids[0, :3].tolist()]])[0], pack([ids[0].tolist()])[0]
+        return self.model.loss(source, lengths, before, after)
+
+    def describe(self):
+        """One line: what it is and how large."""
+        count = sum(p.size for p in self.model.parameters())
+        o = asdict(self.options)
+        return (f"translate: {o['cell']}, attention {o['attention']}, hidden {o['hidden']}, {count:,} parameters, "
+                f"{len(self.source_words):,} source and {len(self.target_words):,} target words")
+
+
+@dataclass(frozen=True)
+class _Words:
+    source: tuple
+    target: tuple
+
+
+SYSTEM = Translate
