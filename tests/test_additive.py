@@ -22,7 +22,8 @@ SHAPES = [(2, 1, 3, 4), (1, 1, 1, 1), (2, 4, 1, 7), (3, 5, 7, 33), (2, 6, 20, 64
 
 def arrays(B, T, S, D, scale=1.0, seed=0):
     rng = np.random.default_rng(seed)
-    return [rng.normal(size=(B, T, D)) * scale, rng.normal(size=(B, S, D)) * scale, rng.normal(size=D)], rng.normal(size=(B, T, S))
+    q, k, v = rng.normal(size=(B, T, D)) * scale, rng.normal(size=(B, S, D)) * scale, rng.normal(size=D)
+    return [q, k, v], rng.normal(size=(B, T, S))
 
 
 def loops(q, k, v, g):
@@ -75,14 +76,14 @@ def test_float32_when_large_parts_cancel():
     inputs[0] += 7
     inputs[1] -= 7
     narrow = [a.astype(np.float32) for a in inputs]
-    mine = [np.asarray(a, np.float64) for a in (lambda e, d: [e, *d])(*run(AdditiveScores(), narrow, g))]
-    for a, b in zip(mine, loops(*[a.astype(np.float64) for a in narrow], g.astype(np.float32)), strict=True):
+    e, grads = run(AdditiveScores(), narrow, g)
+    for a, b in zip([e, *grads], loops(*[a.astype(np.float64) for a in narrow], g.astype(np.float32)), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-5 * np.abs(b).max())
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("place, value", [("q", np.nan), ("k", np.nan), ("q", np.inf), ("k", np.inf), ("q", -np.inf), ("k", -np.inf),
-                                          ("q", 1e30), ("k", 1e30), ("q", -1e30), ("k", -1e30)])
+@pytest.mark.parametrize("place", ["q", "k"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, -1e30])
 def test_strange_values_stay_where_they_are(dtype, place, value):
     """nan reaches its own query or key only; infinities saturate."""
     inputs, g = arrays(1, 5, 4, 3)
@@ -103,8 +104,8 @@ def test_all_keys_minus_infinity():
     np.testing.assert_allclose(AdditiveScores()(Tensor(q), Tensor(k), Tensor(v)).numpy(), np.full((1, 5, 4), -v.sum()))
 
 
-def test_plain_loop_and_fractions_agree(monkeypatch):
-    """The two ways to compute the same thing, on the same inputs: with q far below they cannot be told apart."""
+def test_plain_loop_and_fractions_agree():
+    """The two ways to compute the same thing, on the same inputs: few queries at a time take the plain loop."""
     inputs, g = arrays(2, 6, 5, 40)
     fast = run(AdditiveScores(), inputs, g)
     few = [run(AdditiveScores(), [inputs[0][:, t:t + 1], inputs[1], inputs[2]], g[:, t:t + 1]) for t in range(6)]  # T = 1: plain

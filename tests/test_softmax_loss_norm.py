@@ -143,7 +143,8 @@ def test_without_the_jit(tmp_path):
         for op in OPS:
             for dtype in ("float32", "float64"):
                 for n, (attributes, inputs) in enumerate(op.samples(np.random.default_rng(0))):
-                    inputs = [None if a is None else np.asarray(a, dtype) if np.asarray(a).dtype.kind == "f" else a for a in inputs]
+                    floats = [a is not None and np.asarray(a).dtype.kind == "f" for a in inputs]
+                    inputs = [np.asarray(a, dtype) if f else a for a, f in zip(inputs, floats)]
                     y = op(**attributes)(*tensors(inputs)).numpy()
                     y, grads = run(op(**attributes), inputs, np.ones(y.shape))
                     for i, a in enumerate([y, *grads]):
@@ -275,7 +276,8 @@ def test_masked_places_send_nothing():
 def test_masks_of_every_shape_are_one_mask():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 3, 4, 5))
-    for shape in [(5,), (4, 5), (4, 1), (3, 1, 5), (2, 1, 1, 5), (1, 3, 1, 5), (2, 1, 4, 5), (2, 3, 4, 1), (1,), (), (2, 3, 4, 5)]:
+    for shape in [(5,), (4, 5), (4, 1), (3, 1, 5), (2, 1, 1, 5), (1, 3, 1, 5), (2, 1, 4, 5), (2, 3, 4, 1), (1,), (),
+                  (2, 3, 4, 5)]:
         mask = rng.random(shape) < 0.6
         whole = np.ascontiguousarray(np.broadcast_to(mask, x.shape))
         for axis in (-1, 0, 2):
@@ -375,7 +377,8 @@ def test_cross_entropy_is_pytorchs(reduction, smoothing, ignore, shape, classes)
 
 def test_cross_entropy_with_nothing_to_predict():
     for reduction in ("mean", "sum", "none"):
-        value, (dx,) = run(CrossEntropy(reduction=reduction), [np.ones((3, 4)), np.full(3, -100)], 1.0 if reduction != "none" else np.ones(3))
+        g = np.ones(3) if reduction == "none" else 1.0
+        value, (dx,) = run(CrossEntropy(reduction=reduction), [np.ones((3, 4)), np.full(3, -100)], g)
         assert not value.any() and not dx.any()
 
 
@@ -438,7 +441,8 @@ def test_layer_norm_is_pytorchs(shape, with_weight, with_bias):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(0)
     n = shape[-1]
-    arrays = [rng.normal(size=shape) * 2 + 5, rng.normal(size=n) if with_weight else None, rng.normal(size=n) if with_bias else None]
+    weight, bias = (rng.normal(size=n) if given else None for given in (with_weight, with_bias))
+    arrays = [rng.normal(size=shape) * 2 + 5, weight, bias]
     g = rng.normal(size=shape)
     a = [None if v is None else torch.tensor(v, requires_grad=True) for v in arrays]
     y = torch.nn.functional.layer_norm(a[0], (n,), a[1], a[2], eps=1e-3)
@@ -544,7 +548,8 @@ def test_float32_is_as_accurate_as_the_twin(shape, scale):
     x, n = rng.normal(size=shape) * scale, shape[-1]
     for reduction in ("mean", "none"):
         g = rng.normal(size=shape[:-1] if reduction == "none" else ())
-        assert_as_accurate(CrossEntropy(reduction=reduction, label_smoothing=0.1), [x, rng.integers(0, n, shape[:-1])], np.asarray(g))
+        op = CrossEntropy(reduction=reduction, label_smoothing=0.1)
+        assert_as_accurate(op, [x, rng.integers(0, n, shape[:-1])], np.asarray(g))
     if n > 1:
         assert_as_accurate(LayerNorm(), [x, rng.normal(size=n), rng.normal(size=n)], rng.normal(size=shape))
 
@@ -554,7 +559,7 @@ def test_loss_keeps_no_probabilities():
     CrossEntropy()(x, t)
     tracemalloc.start()
     loss = CrossEntropy()(x, t)
-    held, peak = tracemalloc.get_traced_memory()
+    peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert loss.requires_grad and peak < x.size * 4 / 50
 

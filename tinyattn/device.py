@@ -10,7 +10,6 @@ import hashlib
 import os
 import sys
 import threading
-import warnings
 from pathlib import Path
 
 import numba
@@ -80,7 +79,7 @@ def _quiet(function):
 # threads
 # ---------------------------------------------------------------------------------------------------------------------
 _busy = threading.Lock()  # one parallel kernel at a time: Numba's simplest thread pool cannot be entered twice
-_state = {"threads": numba.config.NUMBA_NUM_THREADS if JIT else 1}
+_state = {"threads": numba.config.NUMBA_NUM_THREADS if JIT else 1, "pool": False}
 PARALLEL_ABOVE = 60_000  # estimated nanoseconds of serial work; starting the pool costs about 3,000
 
 
@@ -94,8 +93,26 @@ def set_num_threads(n):
     if not 1 <= n <= numba.config.NUMBA_NUM_THREADS:
         raise ValueError(f"set_num_threads: expected 1 to {numba.config.NUMBA_NUM_THREADS} threads, got {n}")
     _state["threads"] = n
-    if JIT:
+    if _state["pool"]:
         numba.set_num_threads(n)
+
+
+def _start_pool():
+    """Start Numba's threads, told to sleep soon when there is nothing to do.
+
+    By default a waiting OpenMP thread spins. Where another program wants the core too, that costs 10 ms a launch in place
+    of 0.01 (a training step of 250 ms in place of 40 was measured). The library reads its environment once, when it
+    is loaded; ours is put back, so other libraries see nothing of it.
+    """
+    before = {name: os.environ.get(name) for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
+    if not any(before.values()):
+        os.environ["GOMP_SPINCOUNT"] = "1000"
+    try:
+        numba.set_num_threads(_state["threads"])  # loads the threading layer
+    finally:
+        if not any(before.values()):
+            del os.environ["GOMP_SPINCOUNT"]
+    _state["pool"] = True
 
 
 def _in_child():
@@ -112,9 +129,9 @@ def launch(nanoseconds, serial, serial_args, parallel, parallel_args):
     """Run the serial kernel, or the parallel one where the estimated work pays for waking the pool and it is free."""
     if nanoseconds > PARALLEL_ABOVE and _state["threads"] > 1 and _busy.acquire(blocking=False):
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", numba.NumbaPerformanceWarning)
-                parallel(*parallel_args)
+            if not _state["pool"]:
+                _start_pool()
+            parallel(*parallel_args)
         finally:
             _busy.release()
     else:
@@ -137,17 +154,25 @@ def empty(shape, dtype, device="cpu"):
     if device == "cpu":
         return np.empty(shape, dtype)
     require(device)
-    from numba import cuda
-    return cuda.device_array(shape, dtype)
+    return numba_cuda().device_array(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), dtype)
+
+
+def numba_cuda():
+    """The module `numba.cuda`. It is imported when a card is first asked for: that takes 0.1 s, and a package numba-cuda
+    that lacks its libraries cannot be imported at all."""
+    try:
+        from numba import cuda
+        return cuda
+    except Exception as error:
+        raise RuntimeError(f"device 'cuda': numba.cuda cannot be imported here ({type(error).__name__}: {error})") from None
 
 
 def cuda_status():
     """'present' (a card and a driver), 'simulated' (NUMBA_ENABLE_CUDASIM=1) or 'absent'."""
     if numba.config.ENABLE_CUDASIM:
         return "simulated"
-    from numba import cuda
     try:
-        return "present" if cuda.is_available() else "absent"
+        return "present" if numba_cuda().is_available() else "absent"
     except Exception:  # a broken driver raises its own kinds of error; for us it is not there
         return "absent"
 
@@ -168,8 +193,18 @@ def to_device(array, device):
     require(device)
     if device == "cpu":
         return array.copy_to_host()
-    from numba import cuda
-    return cuda.to_device(np.ascontiguousarray(array))
+    plain = np.empty(array.shape, array.dtype)  # C-contiguous with the usual strides, also where an axis has length 1 or 0
+    plain[...] = array
+    return numba_cuda().to_device(plain)
+
+
+def copy(array):
+    """A copy of an array on its own device."""
+    if device_of(array) == "cpu":
+        return np.array(array)
+    fresh = empty(array.shape, array.dtype, "cuda")
+    fresh.copy_to_device(array)
+    return fresh
 
 
 def notice(text):

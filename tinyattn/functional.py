@@ -117,7 +117,7 @@ def stack(tensors, axis=0):
 
 def unbind(x, axis=0):
     """The Tensors along an axis, without that axis."""
-    return tuple(piece.squeeze(axis) for piece in x.split(1, axis))
+    return tuple(piece.squeeze(axis) for piece in x.split(1, axis)) if x.shape[axis] else ()
 
 
 def embedding(weight, ids, padding=None):
@@ -127,7 +127,7 @@ def embedding(weight, ids, padding=None):
 
 def solve(a, b):
     """x with a x = b: a (..., n, n), b (..., n, m) or (n,). ValueError if a is singular."""
-    a, b = _match(a, b)
+    a, b = map(_float, _match(a, b))
     return Solve()(a, b.unsqueeze(-1)).squeeze(-1) if b.ndim == 1 else Solve()(a, b)
 
 

@@ -59,7 +59,7 @@ def _as_array(data, dtype=None):
     if isinstance(data, Tensor):
         raise TypeError("Tensor: the data is a Tensor already; use .clone(), .detach() or stack([...])")
     try:
-        array = np.array(data)
+        array = np.array(data, order="C")
     except ValueError as error:
         raise ValueError(f"Tensor: the data is ragged: {error}") from None
     if array.dtype.kind not in "fiub":
@@ -67,7 +67,7 @@ def _as_array(data, dtype=None):
     if dtype is None:
         keeps = isinstance(data, (np.ndarray, np.generic))
         dtype = array.dtype if keeps or array.dtype.kind != "f" else _default["dtype"]
-    return np.ascontiguousarray(array.astype(_dtype(dtype), copy=False)).reshape(array.shape)
+    return array.astype(_dtype(dtype), copy=False)
 
 
 def _one(axis, dim):

@@ -21,7 +21,7 @@ import numpy as np
 
 from .. import nn
 from ..attention import find, mask, weigh
-from ..autograd import scope
+from ..autograd import capture, no_grad, scope
 from ..functional import concat, cross_entropy, stack
 from ..nn import init
 from ..ops.gru import GRUScan
@@ -36,7 +36,6 @@ class Encoder(nn.Module):
     """Source ids (B, S) to annotations (B, S, 2N) and a summary of the sentence (B, 2N); N in place of 2N if one-way."""
 
     def __init__(self, vocabulary, embed, hidden, cell="gru", bidirectional=True, dropout=0.0):
-        super().__init__()
         self.embedding = nn.Embedding(vocabulary, embed)
         self.drop = nn.Dropout(dropout)
         layer = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[cell]
@@ -50,13 +49,18 @@ class Encoder(nn.Module):
         last = last[0] if self.cell == "lstm" else last
         return h, concat([last[0], last[1]], -1) if self.bidirectional else last[0]
 
+    @staticmethod
+    def example(rng):
+        """Two source sentences of 4 and 2 words, two targets of 3."""
+        source, lengths, before, _ = _example(rng)
+        return Encoder(6, 3, 2), (source, lengths)
+
 
 class Decoder(nn.Module):
     """Target ids (B, T), annotations and summary to logits (B, T, V)."""
 
     def __init__(self, vocabulary, embed, hidden, annotation, cell="gru", attention="additive", context="every",
                  align=None, dropout=0.0):
-        super().__init__()
         self.hidden, self.cell, self.context = hidden, cell, context
         rows = CELLS[cell] * hidden
         self.embedding = nn.Embedding(vocabulary, embed)
@@ -163,13 +167,19 @@ class Decoder(nn.Module):
         _, state = self.scan(x.unsqueeze(1), state)
         return self.read_out(state[0], word, summary), state
 
+    @staticmethod
+    def example(rng):
+        """Two source sentences of 4 and 2 words, two targets of 3."""
+        _, lengths, before, _ = _example(rng)
+        h = Tensor(rng.normal(size=(2, 4, 4)))
+        return Decoder(6, 3, 2, 4), (before, h, h[:, 0], lengths)
+
 
 class Seq2Seq(nn.Module):
     """Encoder and decoder. `init` is "modern" (uniform by width; as nn.Linear and nn.GRU do) or "paper" (Bahdanau 2015)."""
 
     def __init__(self, source_size, target_size, embed=64, hidden=64, cell="gru", attention="additive", context="every",
                  bidirectional=True, align=None, dropout=0.0, init="modern"):
-        super().__init__()
         if attention != "none" and not bidirectional:
             raise ValueError("seq2seq: attention needs the bidirectional encoder, whose states it attends to")
         self.encoder = Encoder(source_size, embed, hidden, cell, bidirectional, dropout)
@@ -187,21 +197,31 @@ class Seq2Seq(nn.Module):
 
     def alignment(self, source, source_lengths, before):
         """Attention weights (B, T, S) under teacher forcing, or None for a model without attention."""
-        from ..autograd import capture, no_grad
         if self.decoder.variant is None:
             return None
         with no_grad(), capture() as seen:
             self(source, source_lengths, before)
         return np.concatenate([w.numpy() for w in seen["weights"]], 1)
 
+    @staticmethod
+    def example(rng):
+        """Two source sentences of 4 and 2 words, two targets of 3."""
+        source, lengths, before, _ = _example(rng)
+        return Seq2Seq(6, 6, 3, 2), (source, lengths, before)
+
+
+def _set(parameter, value):
+    with no_grad():
+        parameter.copy_(value)
+
 
 def _modern(model):
     """What the layers start with is kept; U is orthogonal, the attention uniform by width."""
     decoder = model.decoder
     n = decoder.hidden
-    init.set_(decoder.w_hh, np.concatenate([init.orthogonal((n, n)) for _ in range(CELLS[decoder.cell])]))
+    _set(decoder.w_hh, init.orthogonal(decoder.w_hh.shape, CELLS[decoder.cell]))
     for p in (decoder.attention if decoder.variant is not None else {}).values():
-        init.set_(p, init.uniform(p.shape, 1 / np.sqrt(p.shape[-1])))
+        _set(p, init.uniform(p.shape, 1 / np.sqrt(p.shape[-1])))
 
 
 def _as_in_paper(model):
@@ -211,12 +231,18 @@ def _as_in_paper(model):
     for name, p in model.named_parameters():
         last = name.rsplit(".", 1)[-1]
         if "w_hh" in name or "weight_hh" in name:
-            value = np.concatenate([init.orthogonal((n, n)) for _ in range(p.shape[0] // n)])
+            value = init.orthogonal(p.shape, p.shape[0] // n)
         elif p.ndim == 1:
             value = np.zeros(p.shape)
         else:
             value = init.normal(p.shape, 0.001 if last in ("w_q", "w_k") else 0.01)
-        init.set_(p, value)
+        _set(p, value)
+
+
+def _example(rng):
+    draw = lambda lengths: [rng.integers(1, 6, n).tolist() for n in lengths]  # noqa: E731
+    source, lengths = pack(draw([4, 2]))
+    return source, lengths, pack(draw([3, 3]))[0], pack(draw([3, 3]))[0]
 
 
 def pack(sentences, pad=0):

@@ -73,8 +73,7 @@ def _cost(e, q):
 @kernel
 def _scores(q, k, v, e, begin, end):
     """For each chunk of the batch, each b in it: prepare x and w (T D + S D exponentials), then T S D cheap steps."""
-    B, T, D = q.shape
-    S = k.shape[1]
+    B, T, S = len(q), q.shape[1], k.shape[1]
     fast = T > FEW
     x1, w, w1, c = _scratch(q, T if fast else 0, S if fast else 0)
     for b in range(first_row(begin, CHUNKS, B), first_row(end, CHUNKS, B)):
@@ -143,7 +142,7 @@ def _prepare(q, k, c, x1, w, w1):
         c[d] = k[0, d]
     for s in range(S):
         for d in range(D):
-            c[d] = k[s, d] if k[s, d] > c[d] else c[d]
+            c[d] = k[s, d] if k[s, d] > c[d] else c[d]  # noqa: FURB136 (max() of Numba does not run in vector lanes)
     bad = 0
     for d in range(D):
         bad += not c[d] > -np.inf

@@ -7,6 +7,7 @@ one row and nothing to look up. The rules return gradients in the broadcast shap
 import numpy as np
 
 from ..autograd import Op
+from ..cuda import NUMBERS, cuda, cuda_kernel, flat, on_card, place
 from ..device import empty, kernel
 from .broadcast import binary
 from .shared import offset
@@ -17,6 +18,14 @@ def run(name, loop, x, y):
     shape, plan = binary(name, x, y)
     out = empty(shape, x.dtype)
     loop(x.ravel(), y.ravel(), out.reshape(-1), plan)
+    return out
+
+
+def run_cuda(name, loop, x, y):
+    """The same on a card."""
+    shape, plan = binary(name, x, y)
+    out = empty(shape, x.dtype, "cuda")
+    loop.each(out.size)(flat(x), flat(y), flat(out), on_card(plan))
     return out
 
 
@@ -35,6 +44,9 @@ class Add(Op):
 
     def cpu(self, x, y):
         return run("add", _add, x, y)
+
+    def cuda(self, x, y):
+        return run_cuda("add", _add_cuda, x, y)
 
     def grad_x(self, g, out, x, y):
         return g
@@ -55,6 +67,9 @@ class Sub(Op):
     def cpu(self, x, y):
         return run("sub", _sub, x, y)
 
+    def cuda(self, x, y):
+        return run_cuda("sub", _sub_cuda, x, y)
+
     def grad_x(self, g, out, x, y):
         return g
 
@@ -70,6 +85,9 @@ class Mul(Op):
 
     def cpu(self, x, y):
         return run("mul", _mul, x, y)
+
+    def cuda(self, x, y):
+        return run_cuda("mul", _mul_cuda, x, y)
 
     def grad_x(self, g, out, x, y):
         return g * y
@@ -90,6 +108,9 @@ class Div(Op):
 
     def cpu(self, x, y):
         return run("div", _div, x, y)
+
+    def cuda(self, x, y):
+        return run_cuda("div", _div_cuda, x, y)
 
     def grad_x(self, g, out, x, y):
         return g / y
@@ -113,8 +134,8 @@ class Pow(Op):
         return run("pow", _pow, x, y)
 
     def grad_x(self, g, out, x, y):
-        slope = y * x ** (y - 1)
-        return g * slope.where(y != 0, 0.0)
+        base = x.where((x != 0) | (y != 0), 1.0)  # 0 * 1^-1 in place of 0 * 0^-1
+        return g * y * base ** (y - 1)
 
     def grad_y(self, g, out, x, y):
         base = x.where(x != 0, 1.0)  # log 1 = 0: the branch that is not taken stays finite
@@ -122,7 +143,7 @@ class Pow(Op):
 
     def samples(rng):
         yield from broadcasting_samples(rng, positive=True)
-        yield {}, (np.array([0.5, 2.0, 3.0]), np.array([3.0, 2.0, 0.5]))
+        yield {}, (np.array([0.5, 2.0, 3.0, 2.0]), np.array([3.0, 2.0, 0.5, 0.0]))
 
 
 class Maximum(Op):
@@ -272,3 +293,35 @@ def _minimum(x, y, out, plan):
         for j in range(n):
             u, v = x[a + j * xi], y[b + j * yi]
             out[o + j] = u if u < v or u != u else v
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the same on a card: one thread an element of the result, in blocks of 256 along its flat memory
+# ---------------------------------------------------------------------------------------------------------------------
+@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]", types=NUMBERS)
+def _add_cuda(x, y, out, plan):
+    """Thread e looks up where the operands of element e stand, and adds them."""
+    e = cuda.grid(1)
+    if e < out.size:
+        out[e] = x[place(e, out.size, plan, 0)] + y[place(e, out.size, plan, 1)]
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]", types=NUMBERS)
+def _sub_cuda(x, y, out, plan):
+    e = cuda.grid(1)
+    if e < out.size:
+        out[e] = x[place(e, out.size, plan, 0)] - y[place(e, out.size, plan, 1)]
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]", types=NUMBERS)
+def _mul_cuda(x, y, out, plan):
+    e = cuda.grid(1)
+    if e < out.size:
+        out[e] = x[place(e, out.size, plan, 0)] * y[place(e, out.size, plan, 1)]
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]")
+def _div_cuda(x, y, out, plan):
+    e = cuda.grid(1)
+    if e < out.size:
+        out[e] = x[place(e, out.size, plan, 0)] / y[place(e, out.size, plan, 1)]

@@ -6,7 +6,8 @@ Picking one element twice means that its gradient is the sum of two: everything 
 import numpy as np
 
 from ..autograd import Op
-from ..device import empty, kernel
+from ..cuda import cuda, cuda_kernel, flat
+from ..device import empty, kernel, to_device
 from .broadcast import ShapeError
 from .shape import axis_of
 
@@ -82,9 +83,19 @@ class Embedding(Op):
     def cpu(self, weight, ids):
         if weight.ndim != 2:
             raise ShapeError(f"embedding: expected weight of shape (V, D), got {weight.shape}")
+        if self.padding is not None and not 0 <= self.padding < weight.shape[0]:
+            raise IndexError(f"embedding: padding {self.padding} is outside 0 .. {weight.shape[0] - 1}")
         check_range("embedding", ids, weight.shape[0], "id")
         out = empty((*ids.shape, weight.shape[1]), weight.dtype)
         _gather_rows(np.ascontiguousarray(weight), ids.ravel(), out.reshape(ids.size, weight.shape[1]))
+        return out
+
+    def cuda(self, weight, ids):
+        if weight.ndim != 2:
+            raise ShapeError(f"embedding: expected weight of shape (V, D), got {weight.shape}")
+        check_range("embedding", to_device(ids, "cpu"), weight.shape[0], "id")  # outside its memory a card stops the whole program
+        out = empty((*ids.shape, weight.shape[1]), weight.dtype, "cuda")
+        _gather_rows_cuda.each(out.size)(flat(weight), flat(ids), flat(out), weight.shape[1])
         return out
 
     def grad_weight(self, g, y, weight, ids):
@@ -92,7 +103,8 @@ class Embedding(Op):
 
     def accumulate(self, g, buffer):
         ids = self.inputs[1].array
-        _scatter_rows(g.reshape(ids.size, -1), ids.ravel(), -1 if self.padding is None else self.padding, buffer)
+        _scatter_rows(np.ascontiguousarray(g).reshape(ids.size, g.shape[-1]), ids.ravel(),
+                      -1 if self.padding is None else self.padding, buffer)
 
     def samples(rng):
         yield {}, (rng.normal(size=(5, 3)), np.array([[0, 4, 0], [1, 1, 1]]))
@@ -113,6 +125,17 @@ class ScatterRows(Op):
                       -1 if self.padding is None else self.padding, out)
         return out
 
+    def cuda(self, x, ids):
+        host = to_device(ids, "cpu").ravel()
+        check_range("scatter_rows", host, self.rows, "id")
+        order = np.argsort(host, kind="stable")
+        if self.padding is not None:
+            order = order[host[order] != self.padding]
+        starts = np.searchsorted(host[order], np.arange(self.rows + 1))
+        out = empty((self.rows, x.shape[-1]), x.dtype, "cuda")
+        _scatter_rows_cuda.each(out.size)(flat(x), to_device(order, "cuda"), to_device(starts, "cuda"), flat(out), x.shape[-1])
+        return out
+
     def grad_x(self, g, y, x, ids):
         rows = Embedding()(g, ids)
         return rows if self.padding is None else rows.where((ids != self.padding).reshape(*ids.shape, 1), 0.0)
@@ -122,8 +145,13 @@ class ScatterRows(Op):
         yield {"rows": 3, "padding": 0}, (rng.normal(size=(4, 2)), np.array([0, 2, 0, 1]))
 
 
+def same_but_for(axis, shape, other):
+    """Are two shapes equal in every axis but one?"""
+    return len(shape) == len(other) and all(m == n or i == axis for i, (m, n) in enumerate(zip(shape, other, strict=True)))
+
+
 class Gather(Op):
-    """y[..., i, ...] = x[..., index[..., i, ...], ...] along one axis; index has as many axes as x."""
+    """y[..., i, ...] = x[..., index[..., i, ...], ...] along one axis; in the others index has the lengths of x."""
     tex = r"\mathrm{gather}({x}, {index})"
 
     def __init__(self, axis=-1):
@@ -131,8 +159,8 @@ class Gather(Op):
 
     def cpu(self, x, index):
         axis = axis_of("gather", self.axis, x.ndim)
-        if index.ndim != x.ndim:
-            raise ShapeError(f"gather: index of shape {index.shape} must have as many axes as x of shape {x.shape}")
+        if not same_but_for(axis, index.shape, x.shape):
+            raise ShapeError(f"gather: index of shape {index.shape} must have the shape of x, {x.shape}, but for axis {axis}")
         check_range("gather", index, x.shape[axis], "index")
         return np.take_along_axis(x, index, axis)
 
@@ -153,9 +181,9 @@ class ScatterAdd(Op):
 
     def cpu(self, x, index):
         axis = axis_of("scatter_add", self.axis, len(self.shape))
-        if index.shape != x.shape or len(self.shape) != x.ndim:
-            raise ShapeError(f"scatter_add: x {x.shape} and index {index.shape} must have one shape, with as many axes as "
-                             f"the result {self.shape}")
+        if index.shape != x.shape or not same_but_for(axis, x.shape, self.shape):
+            raise ShapeError(f"scatter_add: x {x.shape} and index {index.shape} must have one shape, that of the result "
+                             f"{self.shape} but for axis {axis}")
         check_range("scatter_add", index, self.shape[axis], "index")
         out = np.zeros(self.shape, x.dtype)
         places = list(np.indices(index.shape, sparse=True))
@@ -189,3 +217,30 @@ def _scatter_rows(x, ids, padding, table):
         if row != padding:
             for d in range(table.shape[1]):
                 table[row, d] += x[i, d]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the same on a card: flat arrays, D = width
+# ---------------------------------------------------------------------------------------------------------------------
+@cuda_kernel("T[::1], int64[::1], T[::1], int64")
+def _gather_rows_cuda(table, ids, out, width):
+    """Thread e copies element e of the result, column e % D of the row of id number e // D; neighbours read neighbours."""
+    e = cuda.grid(1)
+    if e < out.size:
+        out[e] = table[ids[e // width] * width + e % width]
+
+
+@cuda_kernel("T[::1], int64[::1], int64[::1], T[::1], int64")
+def _scatter_rows_cuda(x, order, starts, table, width):
+    """Thread e owns one element of the table, column e % D of row e // D, and adds up what falls on it.
+
+    `order` lists the places in `ids` sorted by id, those of row r from starts[r] to starts[r + 1]. No two threads write one
+    element, so nothing is atomic, and the sum runs in the order of the ids as on the CPU: the same bits every time.
+    """
+    e = cuda.grid(1)
+    if e < table.size:
+        row, d = e // width, e % width
+        total = x.dtype.type(0)
+        for s in range(starts[row], starts[row + 1]):
+            total += x[order[s] * width + d]
+        table[e] = total

@@ -19,8 +19,9 @@ import numpy as np
 from numba import prange
 
 from ..autograd import Op
+from ..cuda import cuda, cuda_kernel, flat, on_card, place
 from ..device import JIT, empty, kernel, launch
-from .broadcast import ShapeError, broadcast
+from .broadcast import ShapeError, broadcast, plan_of
 from .shared import TILE_BYTES, pack, pack_panel, panel_space, panels_of, product
 
 ROWS, PANELS = 64, 4  # one block of the result, the unit of parallel work: 64 rows, 4 panels of b
@@ -34,11 +35,18 @@ class MatMul(Op):
     tex = "{a} {b}"
 
     def cpu(self, a, b):
+        self.check(a, b)
+        return matmul(a, b)
+
+    def cuda(self, a, b):
+        self.check(a, b)
+        return matmul_cuda(a, b)
+
+    def check(self, a, b):
         if a.dtype != b.dtype:
             raise TypeError(f"{self.name}: expected a and b of one type, got {a.dtype} and {b.dtype}")
         if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
             raise ShapeError(f"{self.name}: expected a (..., M, K) and b (..., K, N), got {a.shape} and {b.shape}")
-        return matmul(a, b)
 
     def grad_a(self, g, c, a, b):
         return g @ b.transpose(-1, -2)
@@ -54,6 +62,13 @@ class MatMul(Op):
         if need_b and b.ndim == 2 and a.ndim > 2:
             a, g = rows_of(a), rows_of(g)
         return grad_a, matmul(a.swapaxes(-1, -2), g) if need_b else None
+
+    def cuda_grad(self, g, c, a, b):
+        need_a, need_b = self.needs
+        grad_a = matmul_cuda(g, b, turned_b=True) if need_a else None
+        if need_b and b.ndim == 2 and a.ndim > 2:
+            a, g = rows_of(a), rows_of(g)
+        return grad_a, matmul_cuda(a, g, turned_a=True) if need_b else None
 
     def samples(rng):
         for a, b in [((2, 3), (3, 4)), ((1, 1), (1, 1)), ((5, 2), (2, 1)), ((2, 3, 2), (2, 4)), ((2, 3), (3, 3, 2)),
@@ -264,3 +279,48 @@ def _sums(x, out):
 def _sums_parallel(x, out):
     for item in prange(-(-x.shape[1] // COLUMNS)):
         _sum_columns(x, out, item * COLUMNS, min((item + 1) * COLUMNS, x.shape[1]))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the same on a card: flat arrays
+# ---------------------------------------------------------------------------------------------------------------------
+TILE = 16  # a block computes TILE x TILE elements of c
+
+
+def matmul_cuda(a, b, turned_a=False, turned_b=False):
+    """a (..., M, K) @ b (..., K, N) on a card, as a new array; turned: the last two axes are read the other way round."""
+    (m, depth), n = (a.shape[:-3:-1] if turned_a else a.shape[-2:]), b.shape[-2 if turned_b else -1]
+    batch, plan = plan_of("matmul", tuple(a.shape[:-2]), tuple(b.shape[:-2]))
+    c = empty((*batch, m, n), a.dtype, "cuda")
+    steps = (1, m) if turned_a else (depth, 1), (1, depth) if turned_b else (n, 1)
+    blocks = math.prod(batch) * -(-m // TILE) * -(-n // TILE)
+    _product_cuda[blocks, TILE * TILE](flat(a), flat(b), flat(c), on_card(plan), m, n, depth, *steps[0], *steps[1])
+    return c
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1], int64, int64, int64, int64, int64, int64, int64")
+def _product_cuda(a, b, c, plan, m, n, depth, ai, ak, bk, bj):
+    """A block computes one square of one product of the batch, its thread (r, s) the element (i, j) there.
+
+    Row i of a and column j of b are read by 16 threads each, so the block fetches them together: for each stretch of 16 along
+    the depth, every thread puts one element of a and one of b into shared memory, all wait, and each multiplies its row by its
+    column there; all wait again before the next stretch overwrites it. Beyond the edges the squares hold 0. Memory is read 16
+    times less often than by threads on their own. `ai, ak, bk, bj` are the steps from one row or column to the next.
+    """
+    left, right = cuda.shared.array((TILE, TILE), a.dtype), cuda.shared.array((TILE, TILE), b.dtype)
+    down, across = (m + TILE - 1) // TILE, (n + TILE - 1) // TILE
+    block, r, s = cuda.blockIdx.x, cuda.threadIdx.x // TILE, cuda.threadIdx.x % TILE
+    i, j, item = block // across % down * TILE + r, block % across * TILE + s, block // (across * down)
+    items = cuda.gridDim.x // (across * down)
+    from_a, from_b = place(item, items, plan, 0) * m * depth, place(item, items, plan, 1) * depth * n
+    zero = a.dtype.type(0)
+    total = zero
+    for k in range(0, depth, TILE):
+        left[r, s] = a[from_a + i * ai + (k + s) * ak] if i < m and k + s < depth else zero
+        right[r, s] = b[from_b + (k + r) * bk + j * bj] if k + r < depth and j < n else zero
+        cuda.syncthreads()
+        for d in range(TILE):
+            total += left[r, d] * right[d, s]
+        cuda.syncthreads()
+    if i < m and j < n:
+        c[(item * m + i) * n + j] = total

@@ -9,9 +9,10 @@ import math
 import numpy as np
 
 from ..autograd import Op
+from ..cuda import THREADS, cuda, cuda_kernel, flat, threads_for
 from ..device import empty, kernel
 from .broadcast import ShapeError
-from .shape import axis_of
+from .shape import axis_of, permuted
 
 
 class Reduction(Op):
@@ -47,13 +48,21 @@ class Reduction(Op):
         a = math.prod(shape[:axes[0]]) if axes else x.size
         return np.ascontiguousarray(x).reshape(a, n, math.prod(shape[axes[-1] + 1:]) if axes else 1), out
 
+    def back(self, out, x):
+        """An array (a, n, b) made by `three`, in the shape of x."""
+        axes = self.axes(x.ndim)
+        if axes[-1] - axes[0] + 1 == len(axes):
+            return out.reshape(x.shape)
+        order = [i for i in range(x.ndim) if i not in axes] + list(axes)
+        return out.reshape([x.shape[i] for i in order]).transpose(np.argsort(order))
+
     def spread(self, g, x):
         """The incoming gradient, repeated along the reduced axes."""
         return g.reshape(self.kept(x.shape)).expand(x.shape)
 
     def samples(rng):
         for attributes in ({}, {"axis": 1}, {"axis": 0, "keepdims": True}, {"axis": (0, -1)}, {"axis": (1,)}):
-            yield attributes, (rng.permutation(24.0).reshape(2, 3, 4) / 7 - 1.3,)  # no ties: those are kinks
+            yield attributes, (rng.permutation(24).reshape(2, 3, 4) / 7 - 1.3,)  # no ties: those are kinks
         yield {"axis": 0}, (rng.normal(size=(3,)),)
 
 
@@ -66,6 +75,16 @@ class Sum(Reduction):
         out = empty(x.shape[::2], x.dtype)
         _sum(x, out)
         return out.reshape(shape)
+
+    def cuda(self, x):
+        axes, shape = self.axes(x.ndim), self.kept(x.shape)
+        if axes and axes[-1] - axes[0] + 1 != len(axes):
+            others = [i for i in range(x.ndim) if i not in axes]
+            x, axes = permuted(x, [*others, *axes]), range(len(others), x.ndim)
+        out = empty(shape if self.keepdims else [n for i, n in enumerate(shape) if i not in self.axes(len(shape))], x.dtype, "cuda")
+        first, last = (axes[0], axes[-1] + 1) if axes else (x.ndim, x.ndim)
+        sum_cuda(flat(x), flat(out), *(math.prod(part) for part in (x.shape[:first], x.shape[first:last], x.shape[last:])))
+        return out
 
     def grad_x(self, g, y, x):
         return self.spread(g, x)
@@ -97,12 +116,12 @@ class Mean(Reduction):
 class Extreme(Reduction):
     """What max and min share. Places that tie for the extreme value share its gradient equally."""
 
-    def cpu(self, x):
+    def extreme(self, loop, x):
         x, shape = self.three(x)
         if x.shape[1] == 0:
             raise ShapeError(f"{self.name}: there is no {self.name} of nothing: a reduced axis has length 0")
         out = empty(x.shape[::2], x.dtype)
-        self.loop(x, out)
+        loop(x, out)
         return out.reshape(shape)
 
     def grad_x(self, g, y, x):
@@ -110,13 +129,23 @@ class Extreme(Reduction):
         return g.reshape(self.kept(x.shape)) * (hit / hit.sum(self.axes(x.ndim), keepdims=True))
 
 
+    def cpu_grad(self, g, y, x):
+        if not self.axes(x.ndim):
+            return (g.reshape(x.shape),)
+        moved, _ = self.three(x)
+        out = empty(moved.shape, x.dtype)
+        flat = (moved.shape[0], moved.shape[2])
+        _extreme_grad(np.ascontiguousarray(g).reshape(flat), np.ascontiguousarray(y).reshape(flat), moved, out)
+        return (self.back(out, x),)
+
+
 class Max(Extreme):
     """The largest element over the axes; nan if there is one. Ties share the gradient equally."""
     tex = r"\max {x}"
     samples = Reduction.samples
 
-    def loop(self, x, out):
-        _max(x, out)
+    def cpu(self, x):
+        return self.extreme(_max, x)
 
 
 class Min(Extreme):
@@ -124,8 +153,8 @@ class Min(Extreme):
     tex = r"\min {x}"
     samples = Reduction.samples
 
-    def loop(self, x, out):
-        _min(x, out)
+    def cpu(self, x):
+        return self.extreme(_min, x)
 
 
 class Norm(Reduction):
@@ -268,6 +297,20 @@ def _min(x, out):
                 out[i, k] = m if m < v or m != m else v
 
 
+@kernel
+def _extreme_grad(g, y, x, out):
+    """out[i, j, k] = g[i, k] / (how many x[i, :, k] equal y[i, k]) where x[i, j, k] does, else 0."""
+    a, n, b = x.shape
+    for i in range(a):
+        for k in range(b):
+            ties = 0
+            for j in range(n):
+                ties += x[i, j, k] == y[i, k]
+            share = g[i, k] / ties if ties > 0 else g[i, k] * np.nan
+            for j in range(n):
+                out[i, j, k] = share if x[i, j, k] == y[i, k] else 0
+
+
 @kernel(reduces=True)
 def _norm(x, out):
     """out[i, k] = sqrt(sum over j of x[i, j, k]^2), added up in float64."""
@@ -319,3 +362,51 @@ def _cumsum(x, out):
         for j in range(1, n):
             for k in range(b):
                 out[i, j, k] = out[i, j - 1, k] + x[i, j, k]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the same on a card: x is (a, n, b) and out (a, b), both flat
+# ---------------------------------------------------------------------------------------------------------------------
+CHUNK = 8192  # elements that one block adds up
+
+
+def sum_cuda(x, out, a, n, b, chunk=CHUNK):
+    """out[i, k] = sum over j of x[i, j, k]. More elements than one block's share are added up in several launches."""
+    chunks = max(1, -(-n // chunk))
+    target = out if chunks == 1 else empty(a * chunks * b, np.float64, "cuda")
+    width = threads_for(b, most=32)
+    threads = max(width, threads_for(min(n, chunk) * width))
+    _sum_cuda[a * chunks * -(-b // width), threads](x, target, n, b, width, chunk, chunks)
+    if chunks > 1:
+        sum_cuda(target, out, a, chunks, b, chunk)
+
+
+@cuda_kernel("T[::1], U[::1], int64, int64, int64, int64, int64",
+             types=("float32>float32", "float64>float64", "int64>int64", "float32>float64", "int64>float64", "float64>float32",
+                    "float64>int64"))
+def _sum_cuda(x, out, n, b, width, chunk, chunks):
+    """A block adds up one chunk of the n elements, for `width` neighbouring columns k.
+
+    Thread t takes column t % width and every `lanes`-th of its elements, so threads side by side read memory side by side. Their
+    sums are then added in a tree in shared memory: lane 0 + lane 4, 1 + 5, ..; 0 + 2, 1 + 3; 0 + 1. All in float64 (reading x takes
+    longer), always in this order: the same bits every time.
+    """
+    sums = cuda.shared.array(THREADS, np.float64)
+    t, lanes = cuda.threadIdx.x, cuda.blockDim.x // width
+    tiles = (b + width - 1) // width
+    block, tile = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles
+    i, c, k = block // chunks, block % chunks, tile * width + t % width
+    total = 0.0
+    if k < b:
+        for j in range(c * chunk + t // width, min(n, (c + 1) * chunk), lanes):
+            total += x[(i * n + j) * b + k]
+    sums[t] = total
+    cuda.syncthreads()
+    step = lanes // 2
+    while step > 0:
+        if t < step * width:
+            sums[t] += sums[t + step * width]
+        cuda.syncthreads()
+        step //= 2
+    if t < width and k < b:
+        out[(i * chunks + c) * b + k] = sums[t]

@@ -3,6 +3,7 @@ so a nan or inf in it reaches neither the value nor the gradient."""
 import numpy as np
 
 from ..autograd import Op
+from ..cuda import ANY, cuda, cuda_kernel, flat, on_card, place
 from ..device import empty, kernel
 from .broadcast import plan_of
 from .shared import offset
@@ -17,6 +18,12 @@ class Where(Op):
         shape, plan = plan_of("where", condition.shape, x.shape, y.shape)
         out = empty(shape, x.dtype)
         _where(condition.ravel(), x.ravel(), y.ravel(), out.reshape(-1), plan)
+        return out
+
+    def cuda(self, condition, x, y):
+        shape, plan = plan_of("where", condition.shape, x.shape, y.shape)
+        out = empty(shape, x.dtype, "cuda")
+        _where_cuda.each(out.size)(flat(condition), flat(x), flat(y), flat(out), on_card(plan))
         return out
 
     def grad_x(self, g, out, condition, x, y):
@@ -66,3 +73,14 @@ def _clip(x, low, high, out):
     for i in range(len(x)):
         v = low if x[i] < low else x[i]
         out[i] = high if v > high else v
+
+
+@cuda_kernel("boolean[::1], T[::1], T[::1], T[::1], int64[:, ::1]", types=ANY)
+def _where_cuda(condition, x, y, out, plan):
+    """On a card: thread e chooses element e of the result."""
+    e = cuda.grid(1)
+    if e < out.size:
+        if condition[place(e, out.size, plan, 0)]:
+            out[e] = x[place(e, out.size, plan, 1)]
+        else:
+            out[e] = y[place(e, out.size, plan, 2)]

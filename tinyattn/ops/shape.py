@@ -1,10 +1,15 @@
 """Rearranging without arithmetic: reshape, permute, expand, flip, pad, concat, stack, split.
 
 Reshape, permute, expand, flip and split give views: other strides over the same memory. Every other op takes any strides.
+On a card every array is C-contiguous: there reshape is a view, and permute and expand copy.
 """
+import math
+from functools import lru_cache
+
 import numpy as np
 
 from ..autograd import Op
+from ..cuda import ANY, cuda, cuda_kernel, flat, on_card, place
 from ..device import empty
 from .broadcast import ShapeError
 
@@ -32,11 +37,16 @@ class Reshape(Op):
         except ValueError:
             raise ShapeError(f"reshape: {x.size} elements of shape {x.shape} do not fill shape {self.shape}") from None
 
+    def cuda(self, x):
+        return x.reshape(self.cpu(np.broadcast_to(False, x.shape)).shape)  # NumPy works out the shape and its errors
+
     def grad_x(self, g, y, x):
         return g.reshape(x.shape)
 
     def cpu_grad(self, g, y, x):
         return (g.reshape(x.shape),)
+
+    cuda_grad = cpu_grad
 
     def samples(rng):
         yield {"shape": (3, 2)}, (rng.normal(size=(2, 3)),)
@@ -53,9 +63,16 @@ class Permute(Op):
         self.axes = tuple(axes)
 
     def cpu(self, x):
+        self.check(x)
+        return x.transpose(self.axes)
+
+    def cuda(self, x):
+        self.check(x)
+        return permuted(x, self.axes)
+
+    def check(self, x):
         if sorted(a % x.ndim if -x.ndim <= a < x.ndim else -1 for a in self.axes) != list(range(x.ndim)):
             raise ShapeError(f"permute: expected each of the {x.ndim} axes of shape {x.shape} once, got {self.axes}")
-        return x.transpose(self.axes)
 
     def grad_x(self, g, y, x):
         return g.permute(*np.argsort([a % x.ndim for a in self.axes]).tolist())
@@ -80,6 +97,10 @@ class Expand(Op):
             return np.broadcast_to(x, shape)
         except ValueError:
             raise ShapeError(f"expand: shape {x.shape} cannot be repeated to {self.shape}: only axes of length 1 can") from None
+
+    def cuda(self, x):
+        return strided_copy(x, self.cpu(np.broadcast_to(np.int8(0), x.shape)).shape,
+                            [0 if n == 1 else step for n, step in zip(x.shape, steps(x.shape), strict=True)])
 
     def grad_x(self, g, y, x):
         return g.sum_to(x.shape)
@@ -210,3 +231,45 @@ class Split(Op):
     def samples(rng):
         yield {"lengths": (1, 2), "axis": 1}, (rng.normal(size=(2, 3)),)
         yield {"lengths": (2, 0, 1)}, (rng.normal(size=(3,)),)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# on a card: copies into other strides
+# ---------------------------------------------------------------------------------------------------------------------
+def steps(shape):
+    """How many elements apart neighbours along each axis of a C-contiguous array lie."""
+    return [math.prod(shape[i + 1:]) for i in range(len(shape))]
+
+
+def permuted(x, axes):
+    """A device array with its axes in another order."""
+    apart = steps(x.shape)
+    return strided_copy(x, [x.shape[a] for a in axes], [apart[a] for a in axes])
+
+
+def strided_copy(x, shape, apart):
+    """A new device array: its element i, j, ... is element i * apart[0] + j * apart[1] + ... of x. Missing axes have stride 0."""
+    out = empty(shape, x.dtype, "cuda")
+    plan = _copy_plan(tuple(shape), (0,) * (len(shape) - len(apart)) + tuple(apart))
+    _copy_cuda.each(out.size)(flat(x), flat(out), on_card(plan))
+    return out
+
+
+@lru_cache(maxsize=4096)
+def _copy_plan(shape, apart):
+    """A plan as in `broadcast.py` for one input with these strides."""
+    *outer, n = shape or (1,)
+    plan = np.zeros((3, max(3, len(outer))), np.int64)
+    plan[0, :3] = [math.prod(outer), n, (apart or (0,))[-1]]
+    plan[1] = 1
+    plan[1, :len(outer)] = outer
+    plan[2, :len(outer)] = apart[:len(outer)]
+    return plan
+
+
+@cuda_kernel("T[::1], T[::1], int64[:, ::1]", types=ANY)
+def _copy_cuda(x, out, plan):
+    """Thread e copies the number that belongs at place e of the result."""
+    e = cuda.grid(1)
+    if e < out.size:
+        out[e] = x[place(e, out.size, plan, 0)]

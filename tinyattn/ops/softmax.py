@@ -14,8 +14,10 @@ import numpy as np
 from numba import prange
 
 from ..autograd import Op
-from ..device import empty, kernel, launch
-from .broadcast import ShapeError
+from ..cuda import THREADS, cuda, cuda_function, cuda_kernel, flat, on_card, place, threads_for
+from ..cuda import exp as cuda_exp
+from ..device import empty, kernel, launch, to_device
+from .broadcast import ShapeError, plan_of
 from .shared import exp_below, first_row, offset, row_dot, row_max, row_sum, row_sum_exp
 
 CHUNKS = 32    # parts that the rows are cut into for the threads, whatever their number
@@ -158,11 +160,27 @@ class Softmax(Op):
     def cpu(self, x, mask=None):
         return _forward(self, (_softmax_masked, _softmax_masked_chunks), (_softmax, _softmax_chunks), x, mask)
 
+    def cuda(self, x, mask=None):
+        check_float(self.name, x)
+        y, (a, n, b) = empty(x.shape, x.dtype, "cuda"), _rows_on_card(self, x)
+        seen, masked, plan = mask, mask is not None, plan_of(self.name, tuple(x.shape), tuple(mask.shape) if mask is not None else ())
+        if not masked:
+            seen = to_device(np.ones(1, np.bool_), "cuda")
+        elif plan[0] != tuple(x.shape):
+            raise ShapeError(f"{self.name}: the mask of shape {mask.shape} does not broadcast to the scores of shape {x.shape}")
+        _softmax_cuda[a * b, threads_for(n)](flat(x), flat(seen), on_card(plan[1]), int(masked), flat(y), n, b)
+        return y
+
     def grad_x(self, g, y, x, mask=None):
         return y * (g - (g * y).sum(axis=self.axis, keepdims=True))
 
     def cpu_grad(self, g, y, x, mask=None):
         return (_backward(self, (_softmax_grad, _softmax_grad_chunks), g, y), None)[:len(self.needs)]
+
+    def cuda_grad(self, g, y, x, mask=None):
+        dx, (a, n, b) = empty(y.shape, y.dtype, "cuda"), _rows_on_card(self, y)
+        _softmax_grad_cuda[a * b, threads_for(n)](flat(g), flat(y), flat(dx), n, b)
+        return (dx, None)[:len(self.needs)]
 
     samples = _samples
 
@@ -474,3 +492,91 @@ def _log_sum_exp_grad(g, y, x, dx, first, last):
 def _log_sum_exp_grad_chunks(g, y, x, dx):
     for c in prange(CHUNKS):
         _log_sum_exp_grad(g, y, x, dx, first_row(c, CHUNKS, len(x)), first_row(c + 1, CHUNKS, len(x)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the same on a card: x is seen as (a, n, b), and a row is x[i, :, k]
+# ---------------------------------------------------------------------------------------------------------------------
+def _rows_on_card(op, x):
+    """(a, n, b): outer axes, the axis of the rows, inner axes. No rows where there is nothing in them."""
+    axis = check_axis(op.name, op.axis, x.shape)
+    a, n, b = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1:])
+    return (a, n, b) if n else (0, 0, b)
+
+
+@cuda_function
+def block_max(shared, value, t):
+    """The largest `value` of all threads of the block, nan if there is one. A tree: each step half of the threads go on."""
+    shared[t] = value
+    cuda.syncthreads()
+    step = cuda.blockDim.x // 2
+    while step > 0:
+        if t < step:
+            high, other = shared[t], shared[t + step]
+            shared[t] = high if high > other or high != high else other
+        cuda.syncthreads()
+        step //= 2
+    high = shared[0]
+    cuda.syncthreads()  # everybody has read it before `shared` is used again
+    return high
+
+
+@cuda_function
+def block_sum(shared, value, t):
+    """The sum of `value` over all threads of the block, always added in the same order."""
+    shared[t] = value
+    cuda.syncthreads()
+    step = cuda.blockDim.x // 2
+    while step > 0:
+        if t < step:
+            shared[t] += shared[t + step]
+        cuda.syncthreads()
+        step //= 2
+    total = shared[0]
+    cuda.syncthreads()
+    return total
+
+
+@cuda_kernel("T[::1], boolean[::1], int64[:, ::1], int64, T[::1], int64, int64")
+def _softmax_cuda(x, mask, plan, masked, y, n, b):
+    """A block computes one row, its thread t the elements j = t, t + threads, ...: the largest of the row, then e^ of the
+    differences and their sum, then the quotients. A forbidden element is -inf; `plan` finds its place in the mask."""
+    shared = cuda.shared.array(THREADS, x.dtype)
+    t, threads = cuda.threadIdx.x, cuda.blockDim.x
+    first = cuda.blockIdx.x // b * n * b + cuda.blockIdx.x % b
+    zero, nothing = x.dtype.type(0), x.dtype.type(-math.inf)
+    high = nothing
+    for j in range(t, n, threads):
+        e = first + j * b
+        v = x[e]
+        if masked != 0 and not mask[place(e, x.size, plan, 1)]:
+            v = nothing
+        y[e] = v  # read again below by this same thread
+        high = high if high > v or high != high else v
+    high = block_max(shared, high, t)
+    if high == nothing:
+        high = zero  # -inf - 0, in place of nan
+    total = zero
+    for j in range(t, n, threads):
+        v = cuda_exp(y[first + j * b] - high)
+        y[first + j * b] = v
+        total += v
+    total = block_sum(shared, total, t)
+    scale = x.dtype.type(1) / total if total != zero else zero
+    for j in range(t, n, threads):
+        y[first + j * b] *= scale
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], int64, int64")
+def _softmax_grad_cuda(g, y, dx, n, b):
+    """A block computes one row: d = sum_j g_j y_j by all its threads together, then dx_j = y_j (g_j - d), thread t for every
+    j = t, t + threads, ..."""
+    shared = cuda.shared.array(THREADS, g.dtype)
+    t, threads = cuda.threadIdx.x, cuda.blockDim.x
+    first = cuda.blockIdx.x // b * n * b + cuda.blockIdx.x % b
+    total = g.dtype.type(0)
+    for j in range(t, n, threads):
+        total += g[first + j * b] * y[first + j * b]
+    d = block_sum(shared, total, t)
+    for j in range(t, n, threads):
+        dx[first + j * b] = y[first + j * b] * (g[first + j * b] - d)

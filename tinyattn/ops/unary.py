@@ -7,6 +7,9 @@ import math
 import numpy as np
 
 from ..autograd import Op
+from ..cuda import NUMBERS, cuda, cuda_kernel, flat
+from ..cuda import exp as cuda_exp
+from ..cuda import tanh as cuda_tanh
 from ..device import empty, kernel
 from .shared import exp, sigmoid, tanh
 
@@ -15,6 +18,13 @@ def run(loop, *arrays):
     """Launch a kernel over the flat elements of arrays of one shape."""
     out = empty(arrays[0].shape, arrays[0].dtype)
     loop(*[a.ravel() for a in arrays], out.reshape(-1))
+    return out
+
+
+def run_cuda(loop, *arrays):
+    """The same on a card: one thread an element."""
+    out = empty(arrays[0].shape, arrays[0].dtype, "cuda")
+    loop.each(out.size)(*[flat(a) for a in arrays], flat(out))
     return out
 
 
@@ -36,6 +46,9 @@ class Neg(Op):
     def cpu(self, x):
         return run(_neg, x)
 
+    def cuda(self, x):
+        return run_cuda(_neg_cuda, x)
+
     def grad_x(self, g, y, x):
         return -g
 
@@ -48,6 +61,9 @@ class Exp(Op):
 
     def cpu(self, x):
         return run(_exp, x)
+
+    def cuda(self, x):
+        return run_cuda(_exp_cuda, x)
 
     def grad_x(self, g, y, x):
         return g * y
@@ -114,11 +130,17 @@ class Tanh(Op):
     def cpu(self, x):
         return run(_tanh, x)
 
+    def cuda(self, x):
+        return run_cuda(_tanh_cuda, x)
+
     def grad_x(self, g, y, x):
         return g * (1 - y * y)
 
     def cpu_grad(self, g, y, x):
         return (run(_tanh_grad, g, y),)
+
+    def cuda_grad(self, g, y, x):
+        return (run_cuda(_tanh_grad_cuda, g, y),)
 
     samples = shape_samples
 
@@ -130,11 +152,17 @@ class Sigmoid(Op):
     def cpu(self, x):
         return run(_sigmoid, x)
 
+    def cuda(self, x):
+        return run_cuda(_sigmoid_cuda, x)
+
     def grad_x(self, g, y, x):
         return g * (y * (1 - y))
 
     def cpu_grad(self, g, y, x):
         return (run(_sigmoid_grad, g, y),)
+
+    def cuda_grad(self, g, y, x):
+        return (run_cuda(_sigmoid_grad_cuda, g, y),)
 
     samples = shape_samples
 
@@ -146,11 +174,17 @@ class Relu(Op):
     def cpu(self, x):
         return run(_relu, x)
 
+    def cuda(self, x):
+        return run_cuda(_relu_cuda, x)
+
     def grad_x(self, g, y, x):
         return g.where(x > 0, 0.0)
 
     def cpu_grad(self, g, y, x):
         return (run(_relu_grad, g, x),)
+
+    def cuda_grad(self, g, y, x):
+        return (run_cuda(_relu_grad_cuda, g, x),)
 
     samples = shape_samples
 
@@ -233,6 +267,11 @@ class Cast(Op):
 
     def cpu(self, x):
         return x.astype(self.dtype)
+
+    def cuda(self, x):
+        out = empty(x.shape, self.dtype, "cuda")
+        _cast_cuda.each(out.size)(flat(x), flat(out))
+        return out
 
     def grad_x(self, g, y, x):
         return g.to(x.dtype)
@@ -351,3 +390,72 @@ def _sin(x, out):
 def _cos(x, out):
     for i in range(len(x)):
         out[i] = np.cos(x[i])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the same on a card: one thread an element, in blocks of 256 along the flat memory
+# ---------------------------------------------------------------------------------------------------------------------
+@cuda_kernel("T[::1], T[::1]", types=NUMBERS)
+def _neg_cuda(x, out):
+    """Thread i writes element i; the last block has threads to spare."""
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = -x[i]
+
+
+@cuda_kernel("T[::1], T[::1]")
+def _exp_cuda(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = cuda_exp(x[i])
+
+
+@cuda_kernel("T[::1], T[::1]")
+def _tanh_cuda(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = cuda_tanh(x[i])
+
+
+@cuda_kernel("T[::1], T[::1], T[::1]")
+def _tanh_grad_cuda(g, y, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = g[i] * (y.dtype.type(1) - y[i] * y[i])
+
+
+@cuda_kernel("T[::1], T[::1]")
+def _sigmoid_cuda(x, out):
+    """e^-x overflows to inf for very negative x, and 1 / inf is the right 0."""
+    i = cuda.grid(1)
+    if i < out.size:
+        one = x.dtype.type(1)
+        out[i] = one / (one + cuda_exp(-x[i]))
+
+
+@cuda_kernel("T[::1], T[::1], T[::1]")
+def _sigmoid_grad_cuda(g, y, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = g[i] * y[i] * (y.dtype.type(1) - y[i])
+
+
+@cuda_kernel("T[::1], T[::1]")
+def _relu_cuda(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = x[i] if x[i] > 0 or x[i] != x[i] else x.dtype.type(0)
+
+
+@cuda_kernel("T[::1], T[::1], T[::1]")
+def _relu_grad_cuda(g, x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = g[i] if x[i] > 0 else x.dtype.type(0)
+
+
+@cuda_kernel("T[::1], U[::1]", types=("float32>float64", "float64>float32"))
+def _cast_cuda(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = x[i]

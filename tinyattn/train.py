@@ -1,0 +1,326 @@
+"""Training: any system, from its batches to a folder with the trained run.
+
+    system = Translate.prepare(Translate.Options(hidden=32), ["pairs.tsv"], seed=1)
+    history = train(system, Config.of(system, steps=500, seed=1), run="runs/mine")
+    history = train(system, Config.of(system, steps=500, seed=1), run="runs/mine", resume=True)     # after an interruption
+
+One step: loss, backward, clip, learning rate, update. Batches come by epochs; the order within epoch e depends on (seed, e)
+alone, so a place in the training is two numbers, and with the weights, the optimiser's arrays and the state of the random
+numbers in the checkpoint a resumed run gives bit for bit what an uninterrupted one gives.
+
+What a system offers (see `models/translate.py`; a file of `models/` with `SYSTEM = ClassName`):
+
+    name, help                    texts
+    Options                       frozen dataclass: what kind of model; each field's metadata holds "help", "choices"
+    Training                      frozen dataclass: the defaults of the settings of `Config` that are its own
+    prepare(options, paths, links, links_order, seed)    class method: read data, make a fresh model
+    restore(options, extra)       class method: from what a checkpoint keeps, without data
+    attach(paths, links, links_order, seed)              read data for a restored system
+    extra()                       what the checkpoint keeps beside the weights: vocabularies and the like, as JSON
+    model                         a Module
+    epoch(rng, batch_size)        the list of batches of one epoch, shuffled by the NumPy Generator
+    loss(batch)                   (scalar Tensor, number of targets in it)
+    validation_loss()             float
+    evaluate(split, beam, limit)  dictionary of figures
+    predict(text, beam), example_graph(), describe(), notes
+"""
+import json
+import math
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from . import checkpoint, optim, random
+from .autograd import detect_anomaly
+from .checkpoint import FILE, Checkpoint, new_folder, read_log
+from .config import OPTIMIZERS, SCHEDULES, Config, check_extra, check_same
+from .errors import InputError
+
+SAVE_EVERY = 30.0  # seconds without a validation after which a checkpoint is written all the same
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# what a training reports
+# ---------------------------------------------------------------------------------------------------------------------
+@dataclass
+class History:
+    """What happened. losses [(step, loss of that batch)], validation [(step, loss)]."""
+    losses: list = field(default_factory=list)
+    validation: list = field(default_factory=list)
+    best_step: int | None = None
+    best_loss: float | None = None
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    stopped: str = ""    # "steps", "seconds", "interrupted" or "stop_at"
+
+
+@dataclass
+class Progress:
+    """What `report` is called with, after each step."""
+    step: int
+    steps: int | None
+    loss: float                  # a running mean
+    tokens_per_second: float
+    done: float                  # share of the whole, 0 to 1
+    left: float                  # seconds, an estimate
+    validation: float | None     # the loss, if it was measured after this step
+    best: bool                   # was that the lowest so far?
+
+
+class Interrupt:
+    """Ctrl-C as a wish: the first one sets `asked`, the second raises KeyboardInterrupt at once."""
+
+    def __init__(self, say=None):
+        self.asked, self.say, self.before = False, say, None
+
+    def __enter__(self):
+        if threading.current_thread() is threading.main_thread():
+            self.before = signal.signal(signal.SIGINT, self._on)
+        return self
+
+    def __exit__(self, *error):
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+
+    def _on(self, number, frame):
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        if self.say is not None:
+            self.say("finishing this step, then saving; Ctrl-C again leaves at once, without saving")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the loop
+# ---------------------------------------------------------------------------------------------------------------------
+def train(system, config, run=None, resume=False, report=None, stop_at=None, say=None):
+    """Train a system as `config` says, and return the History. Ctrl-C ends it after the step, with everything saved.
+
+    run       folder to keep the run in: new, or empty; None keeps nothing
+    resume    go on from the checkpoint in `run`. InputError, before any step, if config or vocabulary are not those of the run
+    report    called with a Progress after each step
+    stop_at   stop after this step as if interrupted, for going on later
+    say       called with a line for the user when Ctrl-C is pressed
+    At the end `system.model` has the weights of the lowest validation loss. FloatingPointError, naming the step and the
+    first op that made it, for a loss or gradient that is nan or inf; the checkpoint of before is kept.
+    """
+    loop = _Loop(system, config.checked(), None if run is None else Path(run))
+    with Interrupt(say) as interrupt:
+        try:
+            loop.resume() if resume else loop.begin()
+            loop.run_on(report or (lambda progress: None), interrupt, stop_at)
+        finally:
+            loop.close()
+    return loop.history
+
+
+class _Loop:
+    def __init__(self, system, config, run):
+        self.system, self.config, self.run, self.log = system, config, run, None
+        self.parameters = list(system.model.parameters())
+        self.optimizer = OPTIMIZERS[config.optimizer](self.parameters, config.learning_rate)
+        self.rate = self._schedule()
+        self.history = History()
+        self.epoch, self.place, self.batches = 0, 0, None
+        self.best = {}
+        self.began = None                       # when the clock began to run, as perf_counter
+        self.saved_at, self.mean_loss, self.speed = time.perf_counter(), None, None
+
+    # -- beginning and going on --------------------------------------------------------------------------------------
+    def begin(self):
+        """Step 0. The checkpoint is the first thing to be in the folder."""
+        random.manual_seed(self.config.seed)
+        self._open_epoch()
+        if self.run is not None:
+            new_folder(self.run)
+            self.save()
+            self._write_config()
+            self._open_log()
+
+    def resume(self):
+        if self.run is None:
+            raise InputError("resume: expected the folder of a run, got none")
+        saved = checkpoint.load(self.run)
+        check_same(Config.from_json(saved.config), self.config, self.run)
+        check_extra(saved.extra, self.system.extra(), self.run)
+        h, state = self.history, saved.state
+        try:
+            self.system.model.load_state_dict(saved.model)
+            self.optimizer.load_state_dict(saved.optimizer)
+            random.set_state(state["random"])
+            self.epoch, self.place, self.best = int(state["epoch"]), int(state["place"]), saved.best
+            h.step, h.tokens, h.seconds = int(state["step"]), int(state["tokens"]), float(state["seconds"])
+            h.best_step, h.best_loss = state["best_step"], state["best_loss"]
+        except checkpoint.BAD as error:
+            raise InputError(f"{self.run / FILE}: does not fit this system ({str(error)[:200]})") from None
+        self._open_epoch()
+        if len(self.batches) != state["batches"]:
+            raise InputError(f"{self.run}: the run has {state['batches']} batches an epoch, the data now give "
+                             f"{len(self.batches)}; a run goes on only with the data it began with")
+        self._cut_log()
+        self._write_config()
+        self._open_log()
+
+    def _schedule(self):
+        c = self.config
+        total = c.steps or 1000  # without a number of steps, the share of the time counts as the share of 1,000
+        factors = [SCHEDULES[c.schedule](total, c.warmup)]
+        warm = optim.warmup(c.warmup) if c.warmup and c.schedule != "inverse-sqrt" else optim.constant()
+
+        def rate(step, elapsed):
+            at = step if c.steps else 0
+            if c.seconds:  # whichever limit will be met first
+                at = max(at, total * min(1.0, elapsed / c.seconds))
+            return c.learning_rate * warm(step) * math.prod(f(at) for f in factors)
+        return rate
+
+    def _open_epoch(self):
+        order = np.random.default_rng([self.config.seed, self.epoch])
+        self.batches = self.system.epoch(order, self.config.batch_size)
+        if not self.batches:
+            raise InputError(f"{self.config.system}: the data give no batch to train on")
+
+    # -- running -----------------------------------------------------------------------------------------------------
+    def run_on(self, report, interrupt, stop_at):
+        h, c = self.history, self.config
+        while not h.stopped:
+            if c.steps is not None and h.step >= c.steps:
+                h.stopped = "steps"
+            elif c.seconds is not None and self.elapsed() >= c.seconds:
+                h.stopped = "seconds"
+            elif interrupt.asked or (stop_at is not None and h.step >= stop_at):
+                h.stopped = "interrupted" if interrupt.asked else "stop_at"
+            else:
+                self.step()
+                due = h.step % c.validate_every == 0
+                if due:
+                    self.validate()
+                report(self._progress(due))
+                if due or time.perf_counter() - self.saved_at > SAVE_EVERY:
+                    self.save()
+        if h.stopped in ("steps", "seconds"):
+            if not h.validation or h.validation[-1][0] != h.step:
+                self.validate()
+            self.save()
+            self.system.model.load_state_dict(self.best)
+        else:
+            self.save()
+
+    def step(self):
+        """Loss, backward, clip, learning rate, update."""
+        h, c = self.history, self.config
+        if self.place >= len(self.batches):
+            self.epoch, self.place = self.epoch + 1, 0
+            self._open_epoch()
+        batch, before, begun = self.batches[self.place], random.get_state(), time.perf_counter()
+        self.system.model.train()
+        self.optimizer.zero_grad()
+        loss, tokens = self.system.loss(batch)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise self._diverged(f"the loss is {value}", batch, before)
+        loss.backward()
+        try:
+            norm = optim.clip_grad_norm(self.parameters, c.clip or math.inf)
+        except FloatingPointError as error:
+            raise self._diverged(str(error), batch, before) from None
+        self.optimizer.lr = self.rate(h.step + 1, self.elapsed())
+        self.optimizer.step()
+        h.step, h.tokens, self.place = h.step + 1, h.tokens + tokens, self.place + 1
+        h.losses.append((h.step, value))
+        self._note({"step": h.step, "loss": value, "tokens": tokens, "norm": norm, "rate": self.optimizer.lr})
+        if self.began is None:  # the first step may have compiled kernels, which is no training
+            self.began = time.perf_counter()
+            return
+        took = time.perf_counter() - begun
+        self.speed = (tokens, took) if self.speed is None else tuple(
+            0.95 * a + 0.05 * b for a, b in zip(self.speed, (tokens, took), strict=True))
+
+    def elapsed(self):
+        """Seconds of training so far, those of earlier sittings included."""
+        return self.history.seconds + (0.0 if self.began is None else time.perf_counter() - self.began)
+
+    def validate(self):
+        h = self.history
+        loss = float(self.system.validation_loss())
+        if not math.isfinite(loss):
+            raise FloatingPointError(f"step {h.step}: the validation loss is {loss}; {self._weights_or(self._look_again)}")
+        h.validation.append((h.step, loss))
+        if h.best_loss is None or loss < h.best_loss:
+            h.best_step, h.best_loss, self.best = h.step, loss, self.system.model.state_dict()
+        self._note({"step": h.step, "validation_loss": loss, "seconds": round(self.elapsed(), 3)})
+
+    # -- numbers that are none ---------------------------------------------------------------------------------------
+    def _diverged(self, what, batch, before):
+        def again():
+            random.set_state(before)
+            self.optimizer.zero_grad()
+            self.system.loss(batch)[0].backward()
+        kept = "" if self.run is None else f"; the checkpoint of before is kept in {self.run}"
+        return FloatingPointError(f"step {self.history.step + 1}: {what}; {self._weights_or(again)}{kept}")
+
+    def _look_again(self):
+        self.system.validation_loss()
+
+    def _weights_or(self, again):
+        """Where the first nan or inf came from: the last update, or an op that `again` runs once more under watch."""
+        for name, p in self.system.model.named_parameters():
+            if not np.isfinite(p.numpy()).all():
+                return f"the last update (learning rate {self.optimizer.lr:.3g}) had left a nan or inf in {name}"
+        try:
+            with detect_anomaly():
+                again()
+        except FloatingPointError as error:
+            return str(error)
+        return "no single op made it when it was run again"
+
+    # -- reporting and keeping ---------------------------------------------------------------------------------------
+    def _progress(self, due):
+        h, c = self.history, self.config
+        last = h.losses[-1][1]
+        self.mean_loss = last if self.mean_loss is None else 0.95 * self.mean_loss + 0.05 * last
+        tokens, took = self.speed or (0, 1.0)
+        done = max(h.step / c.steps if c.steps else 0.0, self.elapsed() / c.seconds if c.seconds else 0.0)
+        left = min((c.steps - h.step) * took if c.steps else math.inf, c.seconds - self.elapsed() if c.seconds else math.inf)
+        return Progress(h.step, c.steps, self.mean_loss, tokens / took, min(1.0, done), max(0.0, left),
+                        h.validation[-1][1] if due else None, due and h.best_step == h.step)
+
+    def _note(self, line):
+        if self.log is not None:
+            self.log.write(json.dumps(line) + "\n")
+
+    def save(self):
+        """The log first, then the checkpoint: a log may be ahead of its checkpoint, never behind."""
+        if self.run is None:
+            return
+        if self.log is not None:
+            self.log.flush()
+        h = self.history
+        state = {"step": h.step, "epoch": self.epoch, "place": self.place, "batches": len(self.batches), "tokens": h.tokens,
+                 "seconds": self.elapsed(), "random": random.get_state(), "best_step": h.best_step, "best_loss": h.best_loss}
+        checkpoint.save(self.run, Checkpoint(self.config.to_json(), self.system.extra(), state,
+                                             self.system.model.state_dict(), self.best, self.optimizer.state_dict()))
+        self.saved_at = time.perf_counter()
+
+    def close(self):
+        self.history.seconds, self.began = self.elapsed(), None
+        if self.log is not None:
+            self.log.close()
+
+    def _write_config(self):
+        checkpoint.write(self.run / "config.json", json.dumps(self.config.to_json(), indent=1, ensure_ascii=False) + "\n")
+
+    def _open_log(self):
+        self.log = open(self.run / "log.jsonl", "a", encoding="utf-8")  # noqa: SIM115  (closed by `close`)
+
+    def _cut_log(self):
+        """Drop what the log has beyond the checkpoint's step, and a last line that a kill has cut."""
+        lines = read_log(self.run, self.history.step)
+        checkpoint.write(self.run / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        self.history.losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
+        self.history.validation = [(line["step"], line["validation_loss"]) for line in lines if "validation_loss" in line]

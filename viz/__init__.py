@@ -1,0 +1,13 @@
+"""Pictures of computations: graphs, alignments, learning curves. `viz` reads what `tinyattn` made, never the reverse.
+
+    graph(loss).save("graph.svg")                           what was computed, from what
+    heatmap(weights, target, source, path="map.svg")        which source token each target token attended to
+    heatmaps([(weights, target, source, "head 1"), ...])    several of them side by side
+    curves({"GRU": log}, path="curves.svg")                 training and validation loss by step
+    bleu_by_length({"GRU": rows}, path="length.svg")        translation quality by sentence length
+"""
+from .curves import bleu_by_length, curves
+from .graph import Graph, graph
+from .heatmap import heatmap, heatmaps
+
+__all__ = ["Graph", "bleu_by_length", "curves", "graph", "heatmap", "heatmaps"]

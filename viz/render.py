@@ -1,0 +1,95 @@
+"""From DOT text to a picture, with whatever the machine has: never a traceback because `dot` is missing.
+
+    1. `dot`, the program of Graphviz, if it is on the PATH
+    2. `graphviz-pure`, which pip installs beside Python. It writes SVG and PNG; a PDF is drawn by matplotlib from its layout
+    3. `pygraphviz`, whose wheels carry Graphviz inside
+
+Each gets DOT text on stdin and a time limit. If none can do it, `Unavailable` says why, in one line.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from tinyattn.errors import InputError
+
+PICTURES = ("svg", "pdf", "png")
+ADVICE = "to draw it: pip install graphviz-pure (or tinyattn[plot], or your system's graphviz package)"
+
+
+class Unavailable(InputError):
+    """No program on this machine could draw the graph; the message says what was tried."""
+
+
+def render(dot, kind, timeout=30.0):
+    """The bytes of the picture that the text `dot` describes. kind: "svg", "pdf" or "png"; timeout in seconds a program.
+
+    Raises Unavailable if there is no layout program, or if none of those found manages.
+    """
+    if kind not in PICTURES:
+        raise InputError(f"render: expected one of {', '.join(PICTURES)}, got {kind!r}")
+    problems = []
+    for name, draw in _programs():
+        try:
+            return draw(dot, kind, timeout)
+        except subprocess.TimeoutExpired:
+            problems.append(f"{name} took longer than {timeout:g} s (fold more: a smaller depth, or fewer nodes)")
+        except (OSError, ValueError, RuntimeError, ImportError) as error:
+            problems.append(f"{name}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}")
+    raise Unavailable("; ".join(problems) if problems else f"no program that lays out graphs was found; {ADVICE}")
+
+
+def _programs():
+    """(name, function) for each way to draw that this machine has, best first."""
+    found = []
+    system = shutil.which("dot")
+    if system:
+        found.append(("dot", lambda dot, kind, timeout: _run([system, f"-T{kind}", *_dpi(kind)], dot, timeout)))
+    pure = _graphviz_pure()
+    if pure:
+        found.append(("graphviz-pure", lambda dot, kind, timeout: _draw_pure(pure, dot, kind, timeout)))
+    try:
+        import pygraphviz
+        found.append(("pygraphviz", lambda dot, kind, timeout: _draw_pygraphviz(pygraphviz, dot, kind)))
+    except Exception:  # broken installs raise more than ImportError
+        pass
+    return found
+
+
+def _dpi(kind):
+    return ["-Gdpi=144"] if kind == "png" else []  # 72, the default, is too coarse for a projector
+
+
+def _run(command, dot, timeout):
+    """stdout of a program that reads `dot` from stdin. Its warnings (on font metrics) are of no use to anybody."""
+    hidden = {"creationflags": subprocess.CREATE_NO_WINDOW} if os.name == "nt" else {}
+    done = subprocess.run(command, input=dot.encode("utf-8"), capture_output=True, timeout=timeout, check=False, **hidden)
+    if done.returncode or not done.stdout:
+        raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode} and no picture")
+    return done.stdout
+
+
+def _graphviz_pure():
+    """The program of the package graphviz-pure: beside Python, in the scripts folder of the user, or on the PATH."""
+    name = "graphviz-pure" + (".exe" if os.name == "nt" else "")
+    folders = [Path(sys.executable).parent if sys.executable else None, sysconfig.get_path("scripts")]
+    for folder in filter(None, folders):
+        if os.access(Path(folder) / name, os.X_OK):
+            return str(Path(folder) / name)
+    return shutil.which(name)
+
+
+def _draw_pure(program, dot, kind, timeout):
+    if kind == "pdf":
+        from .xdot import pdf
+        return pdf(_run([program, "-Tjson"], dot, timeout))
+    return _run([program, f"-T{kind}", *_dpi(kind)], dot, timeout)
+
+
+def _draw_pygraphviz(pygraphviz, dot, kind):
+    graph = pygraphviz.AGraph(string=dot)
+    if kind == "png":
+        graph.graph_attr["dpi"] = "144"
+    return graph.draw(format=kind, prog="dot")
