@@ -50,7 +50,8 @@ def test_float32_stays_close_to_float64_and_large_parameters_to_small_ones(name,
     large, single, part = (Parameter(values), Parameter(values, dtype=np.float64), Parameter(values[131_000:131_100]))
     optimizers = [getattr(optim, name)([p], **options) for p in (large, single, part)]
     for g in gradients:
-        large.grad, single.grad, part.grad = Tensor(g, dtype=np.float32), Tensor(g), Tensor(g[131_000:131_100], dtype=np.float32)
+        large.grad, single.grad = Tensor(g, dtype=np.float32), Tensor(g)
+        part.grad = Tensor(g[131_000:131_100], dtype=np.float32)
         for o in optimizers:
             o.step()
     assert large.dtype == np.float32
@@ -92,7 +93,7 @@ def test_the_state_carries_names_and_refuses_anothers():
     assert set(state) == {"steps", "lr", *(f"{n}.{k}" for n in ("weight", "bias") for k in ("steps", "m", "v"))}
     bad = {**state, "weight.m": np.zeros(2), "other.m": np.zeros(1), "steps": np.array(9)}
     del bad["bias.v"]
-    with pytest.raises(ValueError, match=r"missing bias.v; unexpected other.m; weight.m has shape \(3, 2\), got \(2,\)"):
+    with pytest.raises(ValueError, match=r"missing bias.v; unexpected other.m; weight.m has shape \(3, 2\), got"):
         optimizer.load_state_dict(bad)
     assert optimizer.steps == 0
     state["weight.m"][...] = 7  # a copy: the optimiser does not see it
@@ -159,8 +160,10 @@ def test_it_learns():
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [
-    (lambda: Adam([]), ValueError, "at least one parameter"), (lambda: Adam(Parameter([1.0])), TypeError, "got one Tensor"),
-    (lambda: Adam([1.0]), TypeError, "expected Tensors, got float"), (lambda: Adam([Parameter([1.0]) * 2]), ValueError, "result of mul"),
+    (lambda: Adam([]), ValueError, "at least one parameter"),
+    (lambda: Adam(Parameter([1.0])), TypeError, "got one Tensor"),
+    (lambda: Adam([1.0]), TypeError, "expected Tensors, got float"),
+    (lambda: Adam([Parameter([1.0]) * 2]), ValueError, "result of mul"),
     (lambda: Adam([Parameter([1.0])], lr=-1), ValueError, "lr of at least 0, got -1"),
     (lambda: Adam([Parameter([1.0])], lr=math.nan), ValueError, "lr"),
     (lambda: Adam([Parameter([1.0])], betas=(1.0, 0.9)), ValueError, "betas"),
@@ -259,10 +262,11 @@ def test_learning_rates():
         assert noam(s) == pytest.approx(512**-0.5 * min(s**-0.5, s * 4000**-1.5))
         assert scaled(s) == pytest.approx(min((4000 / s) ** 0.5, s / 4000))
     assert [optim.cosine(10, 0.2)(s) for s in (0, 5, 10, 20)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
-    assert [optim.exponential(0.5, every=10, start=10)(s) for s in (5, 10, 15, 30)] == pytest.approx([1, 1, 0.5**0.5, 0.25])
+    decay = optim.exponential(0.5, every=10, start=10)
+    assert [decay(s) for s in (5, 10, 15, 30)] == pytest.approx([1, 1, 0.5**0.5, 0.25])
     assert [optim.halving(10, start=5)(s) for s in (1, 5, 14, 15, 24, 25)] == [1, 1, 1, 0.5, 0.5, 0.25]
     both = learning_rate(3.0, optim.warmup(2), optim.halving(2))
     assert [both(s) for s in (1, 2, 4)] == [1.5, 1.5, 0.75]
-    for make in (lambda: optim.warmup(0), lambda: optim.cosine(0), lambda: optim.halving(0), lambda: optim.inverse_sqrt(0)):
+    for make in (optim.warmup, optim.cosine, optim.halving, optim.inverse_sqrt):
         with pytest.raises(ValueError, match="of at least 1, got 0"):
-            make()
+            make(0)

@@ -367,7 +367,7 @@ def _visit(op, slots, needed, inner, leaves, create_graph):
     if create_graph:
         _by_rules(op, g, needs, inner, leaves)
         return
-    if op.accumulate is not None:
+    if op.accumulate is not None and type(g) is ndarray:
         _add_into(op, g, inner, leaves)
         return
     loop = op.cpu_grad if type(g if type(g) is ndarray else g[0]) is ndarray else op.cuda_grad
@@ -531,10 +531,11 @@ def _where(op):
 def _look_for_anomaly(op, arrays, outs, backward=False):
     """Raise if `op` made a nan or inf out of finite numbers."""
     for a in arrays:
-        if type(a) is ndarray and a.dtype.kind == "f" and not np.isfinite(a).all():
+        if a is not None and a.dtype.kind == "f" and not np.isfinite(device.to_device(a, "cpu")).all():
             return
     for out in outs if type(outs) is tuple else (outs,):
-        if type(out) is ndarray and out.dtype.kind == "f" and not np.isfinite(out).all():
+        out = device.to_device(out, "cpu")
+        if out.dtype.kind == "f" and not np.isfinite(out).all():
             bad = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
             what = "the gradient of " if backward else ""
             raise FloatingPointError(f"{what}{op!r} is the first to give {out[bad]} (at index {bad} of shape {out.shape})"
@@ -601,9 +602,7 @@ def grad(outputs, inputs, grad_outputs=None, create_graph=False, allow_unused=Fa
 
 def _own(slot, t):
     """The array of a finished slot, copied unless this pass made it and nobody else can hold it."""
-    if type(slot.total) is not ndarray:
-        return slot.total
-    return slot.total if slot.owned else np.array(slot.total)
+    return slot.total if slot.owned else device.copy(slot.total)
 
 
 def backward(tensor, gradient=None, create_graph=False, free_graph=False):

@@ -15,7 +15,7 @@ mine? It stands below its op's CPU loops and needs `cuda` from here, nothing els
 On a card every array is C-contiguous (what would be a view with other strides on the CPU is a copy there), so a kernel takes flat
 arrays and lengths. Nothing is compiled, and `numba.cuda` is not even imported (0.1 s), before the first launch.
 
-In float32 kernels a literal would widen the sum: Numba computes float32 * 2 in float64. Constants are written
+`min` and `max` need a card even to compile: write `a if a < b else b`. In float32 kernels a literal would widen the sum: Numba computes float32 * 2 in float64. Constants are written
 `x.dtype.type(2)`. Numba's fast-math is never used here: on CUDA any flag means all of them.
 """
 import math

@@ -207,6 +207,16 @@ def copy(array):
     return fresh
 
 
+def overwrite(array, index, value):
+    """array[index] = value. An array on a card is changed here on the host and sent back."""
+    if device_of(array) == "cpu":
+        array[index] = value
+        return
+    host = array.copy_to_host()
+    host[index] = value
+    array.copy_to_device(host)
+
+
 def notice(text):
     """One line to the user on standard error, never on standard output."""
     print(text, file=sys.stderr, flush=True)

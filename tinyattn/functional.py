@@ -122,7 +122,7 @@ def unbind(x, axis=0):
 
 def embedding(weight, ids, padding=None):
     """weight (V, D), ids (...) to (..., D). The row `padding` gets no gradient. IndexError for an id outside 0 .. V-1."""
-    return Embedding(padding)(weight, _ids("embedding", ids))
+    return Embedding(padding)(weight, _ids("embedding", ids, weight.device))
 
 
 def solve(a, b):
@@ -249,7 +249,7 @@ def cross_entropy(logits, targets, ignore_index=-100, label_smoothing=0.0, reduc
     "sum" adds up, "none" gives one loss a target. `label_smoothing` s mixes in s / V of every class. IndexError for a
     target outside 0 .. V-1.
     """
-    return CrossEntropy(ignore_index, label_smoothing, reduction)(_float(logits), _ids("cross_entropy", targets))
+    return CrossEntropy(ignore_index, label_smoothing, reduction)(_float(logits), _ids("cross_entropy", targets, logits.device))
 
 
 def additive_scores(q, k, v):

@@ -9,8 +9,8 @@ r"""Optimisers, gradient clipping and learning rates: SGD, Adam, AdamW, Adadelta
         clip_grad_norm(model.parameters(), 1.0)
         optimizer.step()
 
-One kernel updates one parameter: it reads each element of the weights w, the gradient g and the optimiser's own arrays once,
-and writes in place. A backward pass through a graph that still needs the old weights raises.
+One kernel updates one parameter: it reads each element of the weights w, the gradient g and the optimiser's own arrays
+once, and writes in place. A backward pass through a graph that still needs the old weights raises.
 """
 import math
 
@@ -83,7 +83,7 @@ class Optimizer:
             changed(t)
 
     def update(self, w, g, kept, steps):
-        """Write new values into w (N,) from the gradient g (N,) and the arrays `kept` (N,); it is update number `steps`."""
+        """Write new values into w (N,) from its gradient g (N,) and the arrays `kept` (N,); steps counts from 1."""
         raise NotImplementedError
 
     def zero_grad(self):
@@ -92,7 +92,7 @@ class Optimizer:
             slot.tensor.grad = None
 
     def state_dict(self):
-        """All that a bit-for-bit resume needs, as {text: NumPy array}: `NAME.m`, `NAME.steps`, ..., `steps` and `lr`."""
+        """All that a bit-for-bit resume needs, as {text: NumPy array}: `NAME.m`, `NAME.steps` ..., `steps` and `lr`."""
         state = {"steps": np.array(self.steps), "lr": np.array(self.lr, np.float64)}
         for slot in self.slots:
             state[f"{slot.name}.steps"] = np.array(slot.steps)
@@ -101,7 +101,7 @@ class Optimizer:
         return state
 
     def load_state_dict(self, state):
-        """Put back what `state_dict` gave. ValueError, and no change, where names or shapes are not those of this optimiser."""
+        """Put back what `state_dict` gave. ValueError, and no change, where names or shapes are not its own."""
         own = self.state_dict()
         wrong = [f"missing {name}" for name in own if name not in state]
         wrong += [f"unexpected {name}" for name in state if name not in own]
@@ -115,8 +115,8 @@ class Optimizer:
             slot.kept = [np.array(state[f"{slot.name}.{kind}"], slot.flat.dtype).reshape(-1) for kind in self.keeps]
 
     def __repr__(self):
-        settings = {k: v for k, v in vars(self).items() if k != "slots"}
-        return f"{type(self).__name__}({', '.join(f'{k}={v}' for k, v in settings.items())}), {len(self.slots)} parameters"
+        settings = ", ".join(f"{k}={v}" for k, v in vars(self).items() if k != "slots")
+        return f"{type(self).__name__}({settings}), {len(self.slots)} parameters"
 
 
 class SGD(Optimizer):
@@ -158,7 +158,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    r"""Adam, but weight decay acts on the weights alone: w = (1 - lr weight_decay) w first (Loshchilov & Hutter 2019)."""
+    r"""Adam, but weight decay acts on w alone: first w = (1 - lr weight_decay) w (Loshchilov & Hutter 2019)."""
     decoupled = True
 
     def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
@@ -199,7 +199,7 @@ def _tensors(who, parameters):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the loops. The numbers come as Python floats and are brought to the type of w: float32 work would else be done in float64
+# the loops. Numbers come as Python floats and are brought to the type of w: float32 work would else be done in float64
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
 def _sgd(w, g, m, lr, momentum, nesterov, pull, first, last):
@@ -288,10 +288,11 @@ def _sum_of_squares(g):
 def clip_grad_norm(parameters, max_norm):
     """Scale all gradients together so that their common norm is at most `max_norm`; returns the norm before, a float.
 
-        norm = sqrt(sum over all parameters and elements of g^2), in float64;   g *= max_norm / (norm + 1e-6) where that is < 1
+        norm = sqrt(sum over all parameters and elements of g^2)     in float64
+        g = g * max_norm / (norm + 1e-6)                             where that is smaller
 
-    as PyTorch has it. Parameters without a gradient are skipped, tied ones count once. FloatingPointError, and nothing is
-    changed, where a gradient holds nan or inf: it names the parameter.
+    as PyTorch has it. Parameters without a gradient are skipped, tied ones count once. FloatingPointError, and nothing
+    is changed, where a gradient holds nan or inf: it names the parameter.
     """
     if not max_norm >= 0:
         raise ValueError(f"clip_grad_norm: expected max_norm of at least 0, got {max_norm}")
@@ -301,9 +302,9 @@ def clip_grad_norm(parameters, max_norm):
         norm = _careful_norm(tensors)
     scale = max_norm / (norm + 1e-6)
     if scale < 1:
-        for t in tensors:
-            # new memory: a gradient that the user set may be shared
-            t.grad = t.grad * scale if t.grad.requires_grad else Tensor._wrap(np.asarray(t.grad.array * scale), None, 0, False)
+        for t in tensors:  # into new memory: a gradient that the user set may be shared
+            g = t.grad
+            t.grad = g * scale if g.requires_grad else Tensor._wrap(np.asarray(g.array * scale), None, 0, False)
     return norm
 
 
@@ -311,9 +312,9 @@ def _careful_norm(tensors):
     """The norm where its square is beyond float64, or the error where a gradient is not finite."""
     for i, t in enumerate(tensors):
         if not np.isfinite(t.grad.numpy()).all():
-            bad = np.argwhere(~np.isfinite(t.grad.numpy()))[0]
+            bad = tuple(int(n) for n in np.argwhere(~np.isfinite(t.grad.numpy()))[0])
             raise FloatingPointError(f"clip_grad_norm: the gradient of parameter {t.name or i} {t.shape} holds "
-                                     f"{t.grad.numpy()[tuple(bad)]} at index {tuple(int(n) for n in bad)}; nothing was changed")
+                                     f"{t.grad.numpy()[bad]} at index {bad}; nothing was changed")
     largest = max(float(np.abs(t.grad.numpy()).max(initial=0)) for t in tensors)
     return largest * math.sqrt(sum([float(((t.grad.numpy() / largest) ** 2).sum()) for t in tensors]))
 
@@ -322,7 +323,7 @@ def _careful_norm(tensors):
 # learning rates: a factor is a function of the step (the first is 1), and the rate is a base times its factors
 # ---------------------------------------------------------------------------------------------------------------------
 def learning_rate(base, *factors):
-    """A function of the step: base * factor(step) * ... Set `optimizer.lr = rate(optimizer.steps + 1)` before each step."""
+    """A function of the step: base * factor(step) * ... Before a step: `optimizer.lr = rate(optimizer.steps + 1)`."""
     return lambda step: base * math.prod(factor(step) for factor in factors)
 
 
@@ -360,7 +361,7 @@ def exponential(factor, every=1, start=0):
 
 
 def halving(every, start=0):
-    """1 up to step `start`, then halved after every `every` steps, in jumps (Sutskever et al. 2014, Luong et al. 2015)."""
+    """1 up to step `start`, then halved every `every` steps, in jumps (Sutskever et al. 2014, Luong et al. 2015)."""
     _at_least_one("halving", "every", every)
     return lambda step: 0.5 ** (max(0, step - start) // every)
 

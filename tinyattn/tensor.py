@@ -230,7 +230,7 @@ class Tensor:
 
     def clone(self):
         """A copy that is joined to the graph."""
-        return self * 1 if self.requires_grad and state.recording else Tensor._wrap(self.array.copy(), None, 0, False)
+        return self * 1 if self.requires_grad and state.recording else Tensor._wrap(_device.copy(self.array), None, 0, False)
 
     # -- in place: only a leaf that owns its memory ------------------------------------------------------------------
     def _writable(self, who):
@@ -247,7 +247,7 @@ class Tensor:
         value = other.numpy() if isinstance(other, Tensor) else np.asarray(other)
         if broadcast("copy_", self.shape, value.shape) != self.shape:
             raise ShapeError(f"copy_: shape {value.shape} does not fit into {self.shape}")
-        self._writable("copy_")[...] = value
+        _device.overwrite(self._writable("copy_"), ..., value)
         return self
 
     def fill_(self, value):
@@ -262,7 +262,7 @@ class Tensor:
 
     def __setitem__(self, index, value):
         value = value.numpy() if isinstance(value, Tensor) else value
-        self._writable("x[...] = value")[_index(index)] = value
+        _device.overwrite(self._writable("x[...] = value"), _index(index), value)
 
     # -- arithmetic --------------------------------------------------------------------------------------------------
     def __add__(self, other):
@@ -349,13 +349,13 @@ class Tensor:
     def __invert__(self):
         if self.dtype.kind != "b":
             raise TypeError(f"~x: expected a bool Tensor, got {self.dtype}")
-        return Tensor._wrap(np.asarray(~self.numpy()), None, 0, False)
+        return _like(self, ~self.numpy())
 
     def isfinite(self):
-        return Tensor._wrap(np.asarray(np.isfinite(self.numpy())), None, 0, False)
+        return _like(self, np.isfinite(self.numpy()))
 
     def isnan(self):
-        return Tensor._wrap(np.asarray(np.isnan(self.numpy())), None, 0, False)
+        return _like(self, np.isnan(self.numpy()))
 
     def all(self):
         return bool(self.numpy().all())
@@ -411,7 +411,7 @@ class Tensor:
 
     def where(self, condition, other):
         """self where `condition` is True, `other` elsewhere."""
-        condition = condition if isinstance(condition, Tensor) else Tensor(condition)
+        condition = condition if isinstance(condition, Tensor) else Tensor(condition, device=self.device)
         if condition.dtype.kind != "b":
             raise TypeError(f"where: expected a bool condition, got {condition.dtype}")
         x, y = _match(self, other)
@@ -444,10 +444,10 @@ class Tensor:
 
     def argmax(self, axis=None, keepdims=False, *, dim=None):
         """The place of the first largest value, as int64; never in the graph."""
-        return Tensor._wrap(np.asarray(np.argmax(self.numpy(), axis=_one(axis, dim), keepdims=keepdims)), None, 0, False)
+        return _like(self, np.argmax(self.numpy(), axis=_one(axis, dim), keepdims=keepdims))
 
     def argmin(self, axis=None, keepdims=False, *, dim=None):
-        return Tensor._wrap(np.asarray(np.argmin(self.numpy(), axis=_one(axis, dim), keepdims=keepdims)), None, 0, False)
+        return _like(self, np.argmin(self.numpy(), axis=_one(axis, dim), keepdims=keepdims))
 
     def prod(self, axis=None, keepdims=False, *, dim=None):
         return Prod(_one(axis, dim), keepdims)(self)
@@ -465,10 +465,10 @@ class Tensor:
     def softmax(self, axis=-1, mask=None, *, dim=None):
         """e^x / sum e^x over an axis. Places where the bool `mask` (broadcast) is False get exactly 0; a row that may
         attend to nothing is all 0."""
-        return Softmax(axis if dim is None else dim)(_float(self), _mask(mask))
+        return Softmax(axis if dim is None else dim)(_float(self), _mask(mask, self.device))
 
     def log_softmax(self, axis=-1, mask=None, *, dim=None):
-        return LogSoftmax(axis if dim is None else dim)(_float(self), _mask(mask))
+        return LogSoftmax(axis if dim is None else dim)(_float(self), _mask(mask, self.device))
 
     # -- shape -------------------------------------------------------------------------------------------------------
     def reshape(self, *shape):
@@ -556,11 +556,11 @@ class Tensor:
 
     def gather(self, axis, index):
         """y[..., i, ...] = x[..., index[..., i, ...], ...] along `axis`."""
-        return Gather(axis)(self, _ids("gather", index))
+        return Gather(axis)(self, _ids("gather", index, self.device))
 
     def scatter_add(self, axis, index, shape):
         """Zeros of `shape`, to which this Tensor is added at the places `index` along `axis`."""
-        return ScatterAdd(axis, shape)(self, _ids("scatter_add", index))
+        return ScatterAdd(axis, shape)(self, _ids("scatter_add", index, self.device))
 
     # -- type and place ----------------------------------------------------------------------------------------------
     def to(self, target):
@@ -666,8 +666,11 @@ def _compare(function, x, y, logical=False):
         return NotImplemented
     if logical and x.dtype.kind != "b":
         raise TypeError(f"{function.__name__}: expected bool Tensors, got {x.dtype}")
+    if x.device != y.device:
+        raise ValueError(f"{function.__name__}: the inputs live on different devices ({x.device}, {y.device}); move them together "
+                         "with .to(device)")
     broadcast(function.__name__, x.shape, y.shape)
-    return Tensor._wrap(_device.to_device(np.asarray(function(x.numpy(), y.numpy())), x.device), None, 0, False)
+    return _like(x, function(x.numpy(), y.numpy()))
 
 
 def _matmul(x, y):
@@ -688,17 +691,22 @@ def _float(x):
     return x if x.array.dtype.kind == "f" else x.to(_default["dtype"])
 
 
-def _mask(mask):
+def _like(x, array):
+    """What NumPy computed from the values of x, as data on the device of x."""
+    return Tensor._wrap(_device.to_device(np.asarray(array), x.device), None, 0, False)
+
+
+def _mask(mask, device="cpu"):
     if mask is None:
         return None
-    mask = mask if isinstance(mask, Tensor) else Tensor(mask)
+    mask = mask if isinstance(mask, Tensor) else Tensor(mask, device=device)
     if mask.dtype.kind != "b":
         raise TypeError(f"mask: expected bools, True where attention is allowed, got {mask.dtype}")
     return mask
 
 
-def _ids(name, ids):
-    ids = ids if isinstance(ids, Tensor) else Tensor(np.asarray(ids))
+def _ids(name, ids, device="cpu"):
+    ids = ids if isinstance(ids, Tensor) else Tensor(np.asarray(ids), device=device)
     if ids.dtype.kind != "i":
         raise TypeError(f"{name}: expected integers, got {ids.dtype}")
     return ids

@@ -4,5 +4,5 @@ from .layers import Dropout, Embedding, LayerNorm, Linear
 from .module import Module, Parameter, example_of, outputs_of
 from .recurrent import GRU, LSTM, RNN, GRUCell, LSTMCell, RNNCell
 
-__all__ = ["GRU", "LSTM", "RNN", "Dropout", "Embedding", "GRUCell", "LSTMCell", "LayerNorm", "Linear", "Module", "Parameter",
-           "RNNCell", "example_of", "init", "outputs_of"]
+__all__ = ["GRU", "LSTM", "RNN", "Dropout", "Embedding", "GRUCell", "LSTMCell", "LayerNorm", "Linear", "Module",
+           "Parameter", "RNNCell", "example_of", "init", "outputs_of"]

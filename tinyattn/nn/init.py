@@ -31,7 +31,7 @@ def normal(shape, std=1.0, mean=0.0):
 
 
 def xavier(shape):
-    """Uniform with bound sqrt(6 / (in + out)): keeps the size of values and of gradients alike (Glorot & Bengio 2010)."""
+    """Uniform with bound sqrt(6 / (in + out)): keeps the sizes of values and gradients alike (Glorot & Bengio 2010)."""
     if len(shape) != 2:
         raise ValueError(f"xavier: expected a shape (out, in), got {tuple(shape)}")
     return uniform(shape, math.sqrt(6 / max(1, sum(shape))))

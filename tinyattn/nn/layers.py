@@ -42,7 +42,8 @@ class Linear(Module):
 class Embedding(Module):
     """A table of V rows of width D: ids (...) to (..., D).
 
-    weight (V, D) begins normal. The row `padding` begins as 0 and gets no gradient. IndexError for an id outside 0 .. V-1.
+    weight (V, D) begins normal. The row `padding` begins as 0 and gets no gradient. IndexError for an id outside
+    0 .. V-1.
     """
 
     def __init__(self, vocabulary, width, padding=None):

@@ -1,6 +1,6 @@
 """Module: a layer or a model, that is a function with parameters.
 
-Write a class with the parameters and parts as plain attributes, and `forward`; there is no `super().__init__()` to call:
+Write a class with parameters and parts as plain attributes, and `forward`; there is no `super().__init__()` to call:
 
     class Score(Module):
         def __init__(self, width):
@@ -16,7 +16,8 @@ What counts, as an attribute or inside lists, tuples and dictionaries that are a
                 left out of `state_dict` if its attribute begins with an underscore
     part        a Module
 
-A Tensor that is reached in two ways (tied weights) is one parameter: counted, saved and stepped once, under the first name.
+A Tensor that is reached in two ways (tied weights) is one parameter: counted, saved and stepped once, under the first
+name.
 """
 import numpy as np
 
@@ -49,7 +50,7 @@ class Module:
         super().__init_subclass__(**options)
         if cls.__module__.startswith("tinyattn.") and not abstract:
             if "example" not in cls.__dict__:
-                raise TypeError(f"{cls.__name__}: a module of the package needs a static `example(rng)` to be checked on")
+                raise TypeError(f"{cls.__name__}: a module of the package needs `example(rng)`, to be checked on")
             Module.registry[f"{cls.__module__.removeprefix('tinyattn.')}.{cls.__name__}"] = cls
 
     def __call__(self, *inputs, **options):
@@ -61,7 +62,7 @@ class Module:
         raise NotImplementedError(f"{type(self).__name__}: a module needs `forward`, what it computes from its inputs")
 
     def __setattr__(self, attribute, value):
-        """Keep the attribute, and let parameters and parts know their names: `encoder.gru.weight_ih_l0` grows from within."""
+        """Keep the attribute, and tell parameters and parts their names: `encoder.gru.bias_ih_l0` grows from within."""
         object.__setattr__(self, attribute, value)
         for name, part in _items(attribute, value):
             if isinstance(part, Module):
@@ -75,7 +76,7 @@ class Module:
 
     # -- what it is made of ------------------------------------------------------------------------------------------
     def _members(self, above=()):
-        """(dotted name, leaf Tensor) for all Tensors, in order of definition; one that is tied comes with all its names."""
+        """(dotted name, leaf Tensor) for all Tensors, in order of definition; a tied one comes with all its names."""
         for attribute, value in list(vars(self).items()):
             for name, part in _items(attribute, value):
                 if not isinstance(part, Module):
@@ -157,11 +158,11 @@ class Module:
         return {name: np.array(t.numpy()) for name, t in self.named_tensors() if _is_saved(name, t)}
 
     def load_state_dict(self, state, strict=True):
-        """Put back what `state_dict` gave; the arrays are converted to each Tensor's dtype. Nothing changes if it raises.
+        """Put back what `state_dict` gave; arrays are converted to each Tensor's dtype. Nothing changes if it raises.
 
         state     {dotted name: NumPy array}. A tied Tensor may come under any of its names, under several if they agree
         strict    raise ValueError also for names that are missing or unexpected
-        Returns the lists (missing, unexpected), both empty where strict. ValueError names what does not fit, and shapes.
+        Returns the lists (missing, unexpected), both empty where strict. ValueError names what does not fit.
         """
         names = {name: t for name, t in self._members() if _is_saved(name, t)}
         came = {id(names[name]) for name in state if name in names}
@@ -189,7 +190,8 @@ class Module:
 
     def settings(self):
         """What stands behind the class name in `repr`: the plain numbers, texts and switches among the attributes."""
-        return {a: v for a, v in vars(self).items() if isinstance(v, SCALARS) and not a.startswith("_") and a != "training"}
+        return {a: v for a, v in vars(self).items()
+                if isinstance(v, SCALARS) and not a.startswith("_") and a != "training"}
 
     def __repr__(self):
         return "\n".join(self._lines("", ())) + f"\n{self.number_of_parameters():,} parameters"
@@ -209,7 +211,7 @@ class Module:
 # helpers
 # ---------------------------------------------------------------------------------------------------------------------
 def _items(name, value):
-    """(name, leaf Tensor or Module) for what an attribute holds, also inside lists, tuples and dictionaries: `layers.0`."""
+    """(name, leaf Tensor or Module) for what an attribute holds, also in lists, tuples and dictionaries: `layers.0`."""
     if isinstance(value, (Tensor, Module)):
         if isinstance(value, Module) or value.op is None:
             yield name, value
@@ -250,7 +252,7 @@ def as_input(x, like):
 
 
 def example_of(cls, rng, dtype=np.float64):
-    """`cls.example(rng)` with module and float inputs in `dtype`; the package's own random numbers are left as they were."""
+    """`cls.example(rng)` with module and float inputs in `dtype`; the package's random numbers stay as they were."""
     before = random.get_state()
     try:
         random.manual_seed(int(rng.integers(2**31)))
@@ -263,7 +265,8 @@ def example_of(cls, rng, dtype=np.float64):
 def _floats_to(dtype, inputs):
     if isinstance(inputs, (tuple, list)):
         return tuple(_floats_to(dtype, x) for x in inputs)
-    return inputs.to(dtype) if isinstance(inputs, Tensor) and inputs.dtype.kind == "f" else inputs
+    is_float = isinstance(inputs, Tensor) and inputs.dtype.kind == "f"
+    return Tensor(inputs.numpy(), dtype=dtype) if is_float else inputs  # memory of its own, which a checker may change
 
 
 def outputs_of(result):

@@ -3,11 +3,11 @@ r"""Recurrent layers over whole sequences (RNN, GRU, LSTM), and one step of each
 For every layer and direction the input is projected for all steps at once, and one fused op runs along the sequence:
 
     p = x W_ih^T + b_ih                          (B, T, gates * D), one product
-    hs, h = scan(p, h0, W_hh, b_hh, lengths)     (B, T, D) and the last state (B, D), see `ops/gru.py` and its neighbours
+    hs, h = scan(p, h0, W_hh, b_hh, lengths)     (B, T, D) and the last state (B, D), see `ops/recurrent.py`
 
 Layout, names and order of the gates are PyTorch's, so weights can be exchanged both ways:
-    weight_ih_l0 (gates * D, inputs), weight_hh_l0 (gates * D, D), bias_ih_l0 and bias_hh_l0 (gates * D,), l1 ... for further
-    layers, and `_reverse` behind the names of the backward direction.
+    weight_ih_l0 (gates * D, inputs), weight_hh_l0 (gates * D, D), bias_ih_l0 and bias_hh_l0 (gates * D,); l1 ... for
+    further layers, and `_reverse` behind the names of the backward direction.
 Sequences are batch first, and padding is what lies beyond `lengths`: it changes nothing, and outputs there are 0.
 """
 import math
@@ -39,7 +39,8 @@ def _weights(module, gates, inputs, width, bias, suffix=""):
 
 def _run(module, x, states, lengths, suffix="", reverse=False):
     """One layer in one direction: x (B, T, inputs) to (hs, h) or (hs, h, c)."""
-    w_ih, w_hh, b_ih, b_hh = [getattr(module, name + suffix) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+    w_ih, w_hh = getattr(module, "weight_ih" + suffix), getattr(module, "weight_hh" + suffix)
+    b_ih, b_hh = getattr(module, "bias_ih" + suffix), getattr(module, "bias_hh" + suffix)
     return module.scan(reverse)(Affine()(x, w_ih, b_ih), *states, w_hh, b_hh, lengths)
 
 
@@ -54,7 +55,7 @@ class Recurrent(Module, abstract=True):
 
     module(x, state=None, lengths=None) -> (output, last state)
         x (B, T, inputs); lengths (B,) integers 0 .. T, or None where every sequence has T steps
-        state (L, B, D), L = layers * directions in the order layer 0 forward, layer 0 backward, layer 1 ...; zeros if None
+        state (L, B, D), L = layers * directions in the order layer 0 forward, layer 0 backward, layer 1 ...; None for 0
         output (B, T, D * directions), last state (L, B, D): that of each sequence's own last step (first step backward)
     ShapeError names the shapes with these letters.
     """
@@ -63,11 +64,12 @@ class Recurrent(Module, abstract=True):
 
     def __init__(self, inputs, width, layers=1, bidirectional=False, dropout=0.0, bias=True):
         who = type(self).__name__
-        self.inputs, self.width, self.layers = size(who, "inputs", inputs), size(who, "width", width), size(who, "layers", layers)
+        self.inputs, self.width = size(who, "inputs", inputs), size(who, "width", width)
+        self.layers = size(who, "layers", layers)
         if not 0 <= dropout <= 1:
             raise ValueError(f"{who}: expected dropout between 0 and 1, got {dropout}")
         if dropout and layers == 1:
-            raise ValueError(f"{who}: dropout={dropout} acts between layers, and there is one layer; use a Dropout module")
+            raise ValueError(f"{who}: dropout={dropout} acts between layers, and there is one layer; use Dropout")
         self.bidirectional, self.dropout = bool(bidirectional), dropout
         for layer, suffix, _ in self._passes():
             below = self.inputs if layer == 0 else self.width * (1 + self.bidirectional)
@@ -144,7 +146,8 @@ class GRU(Recurrent):
     """
     gates = 3
 
-    def __init__(self, inputs, width, layers=1, bidirectional=False, dropout=0.0, bias=True, reset="after", update="keep"):
+    def __init__(self, inputs, width, layers=1, bidirectional=False, dropout=0.0, bias=True, reset="after",
+                 update="keep"):
         super().__init__(inputs, width, layers, bidirectional, dropout, bias)
         self.reset, self.update = reset, update
         self.scan(False)
@@ -179,7 +182,7 @@ class LSTM(Recurrent):
 # one step, for decoders that choose their next input themselves
 # ---------------------------------------------------------------------------------------------------------------------
 class Cell(Module, abstract=True):
-    """One step of a recurrent layer: cell(x, h) -> h with x (B, inputs) and h (B, D); for the LSTM h is the pair (h, c).
+    """One step of a recurrent layer: cell(x, h) -> h with x (B, inputs) and h (B, D); the LSTM's h is the pair (h, c).
 
     Names and layout are those of PyTorch's cells: weight_ih, weight_hh, bias_ih, bias_hh.
     """

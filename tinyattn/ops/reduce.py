@@ -396,9 +396,11 @@ def _sum_cuda(x, out, n, b, width, chunk, chunks):
     tiles = (b + width - 1) // width
     block, tile = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles
     i, c, k = block // chunks, block % chunks, tile * width + t % width
+    end = (c + 1) * chunk
+    end = n if n < end else end
     total = 0.0
     if k < b:
-        for j in range(c * chunk + t // width, min(n, (c + 1) * chunk), lanes):
+        for j in range(c * chunk + t // width, end, lanes):
             total += x[(i * n + j) * b + k]
     sums[t] = total
     cuda.syncthreads()
