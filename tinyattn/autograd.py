@@ -1,270 +1,19 @@
-"""Reverse-mode automatic differentiation: what an operation is, and the walk that differentiates a graph of them.
+"""Reverse-mode automatic differentiation: the walk that differentiates a graph of operations.
 
-    forward    y = op(x1, x2)            every call of an op is a node; a Tensor remembers (op, number of the output)
-    backward   g_x = op.grad_x(g_y, y, x1, x2)    one rule an input: the chain rule for that edge
+    forward    y = op(x1, x2)                      recorded by `op.py`: each op keeps its inputs and outputs
+    backward   g_x = op.grad_x(g_y, y, x1, x2)     one rule an input: the chain rule for that edge
 
-A rule is written in Tensor algebra, so it is differentiable itself: gradients of gradients need no further code, and the
-backward pass is a graph that can be drawn. Where algebra costs time an op adds `cpu_grad`, a loop on plain arrays with the
-same meaning, which is used whenever nobody asks to differentiate the gradient.
-
-A node keeps its inputs and outputs alive until the last Tensor above it is dropped. Nothing points back up (an op
-does not hold its output Tensors), so a dropped loss frees its whole graph at once, without the garbage collector.
+A node keeps its inputs and outputs alive until the last Tensor above it is dropped. Nothing points back up (an op does
+not hold its output Tensors), so a dropped loss frees its whole graph at once, without the garbage collector.
 """
-import functools
-import inspect
-import re
-import threading
-from contextlib import contextmanager
-
 import numpy as np
 
 from . import device
+from .op import (  # noqa: F401  (the names of the public interface that live in op.py)
+    Alias, Op, _set, capture, clock, detect_anomaly, enable_grad, fused, is_grad_enabled, look_for_anomaly, no_grad, scope,
+    state, tap, where_in)
 
 ndarray = np.ndarray
-
-
-class _State(threading.local):
-    """What is switched on in this thread."""
-    recording = True   # are ops added to the graph?
-    scope = ""         # the path of `scope()` blocks that we are in: "encoder/gru"
-    captures = ()      # the active `capture()` blocks
-    fused = "auto"     # "never": fused ops run their readable twin; "force": never the twin
-    anomaly = False    # look for the first nan or inf
-    special = False    # is any of the two above not at its default? (one look-up on the fast path)
-
-
-state = _State()
-clock = [0]  # counts in-place changes of Tensors; a node notes the time at which it was recorded
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# an operation
-# ---------------------------------------------------------------------------------------------------------------------
-class Op:
-    """One differentiable operation. A subclass gives the formula, an instance is one call of it: a node of the graph.
-
-    cpu(self, *arrays)              the loop: arrays in, array (or tuple of arrays) out; `cuda` likewise for a card
-    grad_<input>(self, g, y, *inputs)   the rule of one input: Tensors in, Tensor out. g is the gradient of the output,
-                                    y the output (tuples where there are several outputs)
-    composed(self, *inputs)         instead of rules: the same function in Tensor algebra, the op's readable twin
-    cpu_grad(self, g, y, *arrays)   optional: gradients by a loop, one array per input, None where not `self.needs[i]`
-    accumulate(self, g, buffer)     optional: add the gradient of the first input into `buffer`, in place of a fresh array
-    samples(rng)                    static: yields (attributes, inputs) on which the op is checked
-
-    The inputs are named by the signature of `cpu`. An input without a rule is data: it cannot require a gradient.
-    """
-    __slots__ = ("inputs", "outs", "needs", "recorded", "epoch", "scope", "saved")
-    registry = {}
-    result = None      # the Tensor class; `tensor.py` puts itself here
-    tex = ""
-    view = False       # does the output share memory with the first input?
-    composed = None
-    cpu = cuda = cpu_grad = cuda_grad = accumulate = None
-    input_names, rules, variadic = (), (), False
-
-    def __init_subclass__(cls, **options):
-        super().__init_subclass__(**options)
-        if cls.cpu is None:  # a family's common base
-            return
-        parameters = list(inspect.signature(cls.cpu).parameters.values())[1:]
-        cls.input_names = tuple(p.name for p in parameters)
-        cls.variadic = bool(parameters) and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL
-        cls.rules = tuple(getattr(cls, f"grad_{name}", None) for name in cls.input_names)
-        cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
-        if cls.__module__.startswith("tinyattn."):
-            if not hasattr(cls, "samples"):
-                raise TypeError(f"{cls.__name__}: an op of the package needs `samples(rng)`, small inputs to check it on")
-            Op.registry[cls.name] = cls
-
-    def __call__(self, *inputs):
-        now = state
-        if now.special and now.fused == "never" and self.composed is not None:
-            with scope(self.name):
-                return self.composed(*inputs)
-        arrays, recorded, on_cpu = [], False, True
-        for t in inputs:
-            if t is None:
-                arrays.append(None)
-                continue
-            array = t.array
-            arrays.append(array)
-            if t.requires_grad:
-                recorded = True
-            if type(array) is not ndarray:
-                on_cpu = False
-        self.recorded = recorded = recorded and now.recording
-        self.saved = None
-        outs = self.cpu(*arrays) if on_cpu else self._dispatch(arrays)
-        if recorded:
-            self.inputs, self.epoch, self.scope = inputs, clock[0], now.scope
-        if now.anomaly:
-            _look_for_anomaly(self, arrays, outs)
-        wrap = self.result._wrap
-        if type(outs) is tuple:
-            self.outs = outs
-            return tuple([wrap(array, self, i, recorded) for i, array in enumerate(outs)])
-        self.outs = (outs,)
-        return wrap(outs, self, 0, recorded)
-
-    def _dispatch(self, arrays):
-        places = {device.device_of(a) for a in arrays if a is not None}
-        if len(places) > 1:
-            raise ValueError(f"{self.name}: the inputs live on different devices ({', '.join(sorted(places))}); "
-                             "move them together with .to(device)")
-        run = getattr(self, places.pop())
-        if run is None:
-            raise NotImplementedError(f"{self.name}: has no kernel for device 'cuda' yet; use .to('cpu')")
-        return run(*arrays)
-
-    def attributes(self):
-        """The plain settings of this call, such as {'axis': -1}."""
-        return {k: v for k, v in getattr(self, "__dict__", {}).items() if not k.startswith("_") and k != "view"}
-
-    def __repr__(self):
-        return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.attributes().items())})"
-
-
-class Alias(Op):
-    """y = x. A second name for a Tensor, so that `attend(x, x, x)` can be differentiated slot by slot."""
-    tex = "{x}"
-    view = True
-
-    def cpu(self, x):
-        return x
-
-    cuda = cpu
-
-    def grad_x(self, g, y, x):
-        return g
-
-    def samples(rng):
-        yield {}, (rng.normal(size=(2, 3)),)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# switches: recording, scopes, taps, fused or composed, anomalies
-# ---------------------------------------------------------------------------------------------------------------------
-@contextmanager
-def _set(**changes):
-    before = {k: getattr(state, k) for k in changes}
-    try:
-        for k, v in changes.items():
-            setattr(state, k, v)
-        state.special = state.fused != "auto" or state.anomaly
-        yield
-    finally:
-        for k, v in before.items():
-            setattr(state, k, v)
-        state.special = state.fused != "auto" or state.anomaly
-
-
-class _Switch:
-    """A state that holds inside a `with` block, or inside a decorated function or generator; only in this thread."""
-
-    def __init__(self, **changes):
-        self.changes, self.blocks = changes, []
-
-    def __enter__(self):
-        self.blocks.append(_set(**self.changes))
-        self.blocks[-1].__enter__()
-        return self
-
-    def __exit__(self, *error):
-        return self.blocks.pop().__exit__(*error)
-
-    def __call__(self, function):
-        if inspect.isgeneratorfunction(function):
-            @functools.wraps(function)
-            def steps(*args, **kwargs):
-                generator, value = function(*args, **kwargs), None
-                try:
-                    while True:
-                        with _set(**self.changes):  # on while the body runs, off while the caller holds a value
-                            value = generator.send(value)
-                        value = yield value
-                except StopIteration as end:
-                    return end.value
-                finally:
-                    generator.close()
-            return steps
-
-        @functools.wraps(function)
-        def run(*args, **kwargs):
-            with _set(**self.changes):
-                return function(*args, **kwargs)
-        return run
-
-
-def no_grad():
-    """Record nothing inside: `with no_grad(): ...` or `@no_grad()`."""
-    return _Switch(recording=False)
-
-
-def enable_grad():
-    """Record again inside a `no_grad` block."""
-    return _Switch(recording=True)
-
-
-def fused(mode):
-    """Choose how ops with a readable twin run: "auto", "never" (always the twin) or "force" (never the twin)."""
-    if mode not in ("auto", "never", "force"):
-        raise ValueError(f"fused: expected 'auto', 'never' or 'force', got {mode!r}")
-    return _Switch(fused=mode)
-
-
-def detect_anomaly():
-    """Stop with FloatingPointError at the first op, forward or backward, that makes a nan or inf out of finite numbers."""
-    return _Switch(anomaly=True)
-
-
-def is_grad_enabled():
-    return state.recording
-
-
-@contextmanager
-def scope(name):
-    """Name a part of the computation. Pictures draw it as a box; scopes nest: `encoder/gru`."""
-    before = state.scope
-    state.scope = f"{before}/{name}" if before else name
-    try:
-        yield
-    finally:
-        state.scope = before
-
-
-class capture:
-    """Collect what the code inside taps: `with capture() as seen: model(x)`, then `seen["weights"]`, a list of Tensors
-    in order of time. A name finds every tap whose path ends with it: "weights" finds "decoder/attention/weights"."""
-
-    def __init__(self):
-        self.taps = []
-
-    def __enter__(self):
-        state.captures = (*state.captures, self)
-        return self
-
-    def __exit__(self, *error):
-        state.captures = tuple(c for c in state.captures if c is not self)
-
-    def __getitem__(self, name):
-        found = [t for path, t in self.taps if path == name or path.endswith("/" + name)]
-        if not found:
-            raise KeyError(f"capture: nothing was tapped as {name!r}; tapped: {sorted({p for p, _ in self.taps})}")
-        return found
-
-    def __contains__(self, name):
-        return any(path == name or path.endswith("/" + name) for path, _ in self.taps)
-
-
-def tap(name, value):
-    """Show `value` (a Tensor, or a function that computes one) to the active `capture()` blocks. Changes nothing else."""
-    if state.captures:
-        if callable(value):
-            with no_grad():
-                value = value()
-        path = f"{state.scope}/{name}" if state.scope else name
-        for c in state.captures:
-            c.taps.append((path, value.detach()))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -296,22 +45,28 @@ def walk(roots, seeds, create_graph=False, targets=None, free_graph=False):
     for root, seed in zip(roots, seeds, strict=True):
         _send(root, seed, inner, leaves, create_graph)
     ready = [op for op in {r.op: None for r in roots if r.op is not None} if uses.get(op) == 0]
-    with _set(recording=create_graph):
+    before, state.recording = state.recording, create_graph
+    try:
         while ready:
             op = ready.pop()
             slots = inner.pop(op, None)
-            for t in wanted.get(op, ()):
-                if slots is not None and slots[t.index] is not None:
-                    leaves[id(t)] = slots[t.index]
             if slots is not None:  # None: every rule above said that no gradient comes this way
+                if op in wanted:
+                    for t in wanted[op]:
+                        if slots[t.index] is not None:
+                            leaves[id(t)] = slots[t.index]
                 _visit(op, slots, needed, inner, leaves, create_graph)
             for t in op.inputs:
-                if t is not None and t.requires_grad and t.op is not None and t.op in uses:
-                    uses[t.op] -= 1
-                    if uses[t.op] == 0:
-                        ready.append(t.op)
+                if t is not None:
+                    below = t.op
+                    if below is not None and below in uses:
+                        uses[below] -= 1
+                        if uses[below] == 0:
+                            ready.append(below)
             if free_graph:
                 op.inputs = op.outs = op.saved = None
+    finally:
+        state.recording = before
     return leaves
 
 
@@ -362,23 +117,23 @@ def _visit(op, slots, needed, inner, leaves, create_graph):
     if op.epoch != clock[0]:
         _check_unchanged(op)
     inputs = op.inputs
-    needs = op.needs = tuple([t is not None and t.requires_grad and (needed is None or _needed(t, needed)) for t in inputs])
-    g = _complete(op, slots, create_graph)
+    needs = op.needs = [t is not None and t.requires_grad and (needed is None or _needed(t, needed)) for t in inputs]
+    outs = op.outs
+    g = slots[0].total if len(outs) == 1 else _complete(op, slots, create_graph)
     if create_graph:
         _by_rules(op, g, needs, inner, leaves)
         return
-    if op.accumulate is not None and type(g) is ndarray:
+    if op.accumulate is not None and type(outs[0]) is ndarray:
         _add_into(op, g, inner, leaves)
         return
-    loop = op.cpu_grad if type(g if type(g) is ndarray else g[0]) is ndarray else op.cuda_grad
+    loop = op.cpu_grad if type(outs[0]) is ndarray else op.cuda_grad
     if loop is None:
         _by_rules(op, g, needs, inner, leaves, wrap=True)
         return
-    y = op.outs[0] if len(op.outs) == 1 else op.outs
-    grads = loop(g, y, *[None if t is None else t.array for t in inputs])
+    grads = loop(g, outs[0] if len(outs) == 1 else outs, *[None if t is None else t.array for t in inputs])
     for t, need, gradient in zip(inputs, needs, grads, strict=True):
         if need and gradient is not None:
-            _send(t, gradient, inner, leaves, False, op)
+            _send(t, gradient, inner, leaves, False, op, op.fresh)
 
 
 def _complete(op, slots, create_graph):
@@ -446,44 +201,53 @@ def _through_twin(op, g, needs):
 
 
 def _slot_of(t, inner, leaves):
-    if t.op is None:
+    op = t.op
+    if op is None:
         slot = leaves.get(id(t))
         if slot is None:
             slot = leaves[id(t)] = _Slot(t)
         return slot
-    slots = inner.get(t.op)
+    slots = inner.get(op)
     if slots is None:
-        slots = inner[t.op] = [None] * len(t.op.outs)
-    if slots[t.index] is None:
-        slots[t.index] = _Slot()
-    return slots[t.index]
+        slots = inner[op] = [None] * len(op.outs)
+    slot = slots[t.index]
+    if slot is None:
+        slot = slots[t.index] = _Slot()
+    return slot
 
 
-def _send(t, gradient, inner, leaves, create_graph, op=None):
+def _send(t, gradient, inner, leaves, create_graph, op=None, fresh=False):
     """Add `gradient` to what the Tensor `t` has received so far, summed over the axes along which `t` was broadcast."""
-    if gradient.shape != t.shape:
-        if len(gradient.shape) < len(t.shape) or op is None:
-            raise ValueError(f"{op.name if op else 'backward'}: the gradient of a Tensor of shape {t.shape} came with "
-                             f"shape {gradient.shape}")
-        summed = (gradient if create_graph else t._wrap(gradient, None, 0, False)).sum_to(t.shape)
-        gradient = summed if create_graph else summed.array
-    if gradient.dtype != t.dtype:
+    array = t.array
+    if gradient.shape != array.shape:
+        gradient, fresh = _summed(t, gradient, create_graph, op), True
+    if gradient.dtype is not array.dtype and gradient.dtype != array.dtype:
         raise TypeError(f"{op.name if op else 'backward'}: the gradient of a {t.dtype} Tensor came as {gradient.dtype}")
-    if state.anomaly and op is not None:
-        _look_for_anomaly(op, [], gradient.array if create_graph else gradient, backward=True)
+    if state.special and state.anomaly and op is not None:
+        look_for_anomaly(op, [], gradient.array if create_graph else gradient, backward=True)
     slot = _slot_of(t, inner, leaves)
     if slot.total is None:
-        slot.total = gradient
-    elif create_graph or type(gradient) is not ndarray:
+        slot.total, slot.owned = gradient, fresh
+    elif create_graph:
+        slot.total = slot.total + gradient
+    elif type(gradient) is not ndarray:  # on a card
         wrap = t._wrap
-        a, b = (slot.total, gradient) if create_graph else (wrap(slot.total, None, 0, False), wrap(gradient, None, 0, False))
-        slot.total = a + b if create_graph else (a + b).array
-    elif slot.owned:
-        np.add(slot.total, gradient, out=slot.total)
+        slot.total = (wrap(slot.total, None, 0, False) + wrap(gradient, None, 0, False)).array
     else:
-        slot.total, slot.owned = slot.total + gradient, True
-        if type(slot.total) is not ndarray:  # NumPy turns a sum of 0-d arrays into a scalar
-            slot.total = np.asarray(slot.total)
+        with np.errstate(all="ignore"):
+            if slot.owned:
+                np.add(slot.total, gradient, out=slot.total)
+            else:  # NumPy turns a sum of 0-d arrays into a scalar
+                slot.total, slot.owned = np.asarray(slot.total + gradient), True
+
+
+def _summed(t, gradient, create_graph, op):
+    if len(gradient.shape) < len(t.shape) or op is None:
+        raise ValueError(f"{op.name if op else 'backward'}: the gradient of a Tensor of shape {t.shape} came with "
+                         f"shape {gradient.shape}")
+    if create_graph:
+        return gradient.sum_to(t.shape)
+    return t._wrap(gradient, None, 0, False).sum_to(t.shape).array
 
 
 def _add_into(op, g, inner, leaves):
@@ -521,25 +285,7 @@ def _check_unchanged(op):
             raise RuntimeError(
                 f"backward: a Tensor {who}of shape {owner.shape} was changed in place after {op!r} had used it, so its "
                 "gradient would be that of another value. If a state is carried from one training step to the next, the "
-                f"two graphs are joined by it: cut it with `state = state.detach()`{_where(op)}")
-
-
-def _where(op):
-    return f" (in {op.scope})" if op.scope else ""
-
-
-def _look_for_anomaly(op, arrays, outs, backward=False):
-    """Raise if `op` made a nan or inf out of finite numbers."""
-    for a in arrays:
-        if a is not None and a.dtype.kind == "f" and not np.isfinite(device.to_device(a, "cpu")).all():
-            return
-    for out in outs if type(outs) is tuple else (outs,):
-        out = device.to_device(out, "cpu")
-        if out.dtype.kind == "f" and not np.isfinite(out).all():
-            bad = tuple(int(i) for i in np.argwhere(~np.isfinite(out))[0])
-            what = "the gradient of " if backward else ""
-            raise FloatingPointError(f"{what}{op!r} is the first to give {out[bad]} (at index {bad} of shape {out.shape})"
-                                     f"{_where(op) if op.recorded else ''}; its inputs were finite")
+                f"two graphs are joined by it: cut it with `state = state.detach()`{where_in(op)}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -560,10 +306,11 @@ def _seeds(outputs, grad_outputs, keep_graph, who):
                                  "(for example with .sum())")
             g = np.ones(out.shape, out.dtype)
         if not isinstance(g, Op.result):
-            g = Op.result(np.asarray(g, out.dtype).reshape(np.shape(g)))
-        if g.shape != out.shape or g.dtype != out.dtype:
+            g = Op.result(np.asarray(g, out.dtype))
+        if g.array.shape != out.array.shape or g.array.dtype != out.array.dtype:
             raise ValueError(f"{who}: expected a gradient of shape {out.shape} and {out.dtype}, got {g.shape} and {g.dtype}")
-        g = g.to(out.device)
+        if type(g.array) is not type(out.array):
+            g = g.to(out.device)
         seeds.append(g if keep_graph else g.array)
     return seeds
 
@@ -612,10 +359,11 @@ def backward(tensor, gradient=None, create_graph=False, free_graph=False):
         leaf = slot.tensor
         if leaf is None or slot.total is None:
             continue
-        if create_graph:
-            leaf.grad = slot.total if leaf.grad is None else leaf.grad + slot.total
+        fresh = slot.total if create_graph else leaf._wrap(_own(slot, leaf), None, 0, False)
+        if leaf.grad is None:
+            leaf.grad = fresh
+        elif create_graph:
+            leaf.grad = leaf.grad + fresh
         else:
-            fresh = _own(slot, leaf)
             with no_grad():
-                leaf.grad = leaf._wrap(fresh, None, 0, False) if leaf.grad is None else \
-                    leaf.grad + leaf._wrap(fresh, None, 0, False)
+                leaf.grad = leaf.grad + fresh

@@ -162,6 +162,9 @@ def numba_cuda():
     that lacks its libraries cannot be imported at all."""
     try:
         from numba import cuda
+        if numba.config.ENABLE_CUDASIM:  # its arrays refuse shape[-1] on the host, where a card's have a plain tuple
+            from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+            FakeCUDAArray.shape = property(lambda array: array._ary.shape)
         return cuda
     except Exception as error:
         raise RuntimeError(f"device 'cuda': numba.cuda cannot be imported here ({type(error).__name__}: {error})") from None

@@ -24,6 +24,7 @@ from .ops.shape import Concat, Expand, Flip, Pad, Permute, Reshape, Split, Stack
 from .ops.softmax import LogSoftmax, LogSumExp, Softmax
 from .ops.unary import Abs, Cast, Cos, Erf, Exp, Gelu, Log, Neg, Relu, Sigmoid, Sign, Sin, Softplus, Sqrt, Tanh
 
+_DEFAULTS = {"grad": None, "name": "", "version": 0}
 NUMBERS = (bool, int, float, np.number, np.bool_)
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _default = {"dtype": np.dtype(np.float32)}
@@ -98,12 +99,18 @@ class Tensor:
         """A Tensor around an array that nobody else writes to. For the engine; users call Tensor(...)."""
         t = _new(Tensor)
         t.array = array
-        t.index, t.grad, t.name, t.version = index, None, "", 0
+        t.index = index
         if requires_grad and array.dtype.kind == "f":
             t.op, t.requires_grad = op, True
         else:
             t.op, t.requires_grad = None, False
         return t
+
+    def __getattr__(self, name):
+        """Slots that `_wrap` leaves empty, since most Tensors never use them."""
+        if name in _DEFAULTS:
+            return _DEFAULTS[name]
+        raise AttributeError(f"Tensor has no attribute {name!r}")
 
     # -- what it is --------------------------------------------------------------------------------------------------
     @property
@@ -650,6 +657,10 @@ def _match(x, y):
 
 
 def _arithmetic(op, x, y, to_float=False):
+    if type(x) is Tensor and type(y) is Tensor:
+        kind = x.array.dtype
+        if kind is y.array.dtype and (kind is _FLOATS[0] or kind is _FLOATS[1]):
+            return op()(x, y)
     x, y = _match(x, y)
     if x is None:
         return NotImplemented

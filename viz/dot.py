@@ -83,14 +83,14 @@ class _Writer:
     def op(self, step):
         """An op: its name; its formula with the names of what goes in and comes out; its settings where they are short."""
         values = self.program.values
-        names = {slot: slot if v is None else shown(values[v]) or slot
-                 for slot, v in zip(step.input_names, step.inputs, strict=True)}
+        given = [(slot, v) for slot, v in zip(step.input_names, step.inputs, strict=False) if v is not None]
+        names = {slot: shown(values[v]) or slot for slot, v in given}
         if step.input_names and "{" + step.input_names[0][:-1] + "}" in step.tex:  # any number of inputs: [xs]
-            names[step.input_names[0][:-1]] = ", ".join(names[s] if names[s] != s else "·" for s in step.input_names)
+            names[step.input_names[0][:-1]] = ", ".join(names[s] if names[s] != s else "·" for s, _ in given)
         settings = dict(step.attributes)
         if "{i}" in step.tex and "index" in settings:
             names["i"] = _index(settings.pop("index"))
-        text = formula(step.tex, names)
+        text = formula(_without(step.tex, set(step.input_names) - set(names)), names)
         if re.sub(r"\W|_", "", text) in (re.sub(r"\W|_", "", step.op + "".join(step.input_names)), *step.input_names):
             text = ""  # tanh(x) says no more than "tanh"
         result = next((values[v].name for v in step.outputs if values[v].name), "")
@@ -179,6 +179,13 @@ def _number(x):
 
 def _shape(shape):
     return "" if len(shape) == 0 else f"({shape[0]},)" if len(shape) == 1 else "(" + ", ".join(map(str, shape)) + ")"
+
+
+def _without(tex, slots):
+    """A formula without the terms of inputs that were left out: `{x} {w} + {b}` without b is `{x} {w}`."""
+    for slot in slots:
+        tex = re.sub(r"\s*[+,]\s*\{" + slot + r"\}", "", tex)
+    return tex
 
 
 def _setting(x):

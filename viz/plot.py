@@ -1,19 +1,120 @@
-"""What all pictures of matplotlib share: figures without a window or global state, fonts, files.
+"""What all pictures made with matplotlib share: figures without a window or global state, fonts, files.
 
-matplotlib is the extra `tinyattn[plot]` and is imported by the functions that need it.
+matplotlib is the extra `tinyattn[plot]`; it is imported by the functions that need it and not before.
 """
+import functools
 import io
 import logging
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 from tinyattn.errors import InputError
 
 KINDS = ("svg", "pdf", "png")
-# Okabe and Ito's colours, which colour-blind readers tell apart; used in this order, with another mark and dash for each
+# Okabe and Ito's colours, which colour-blind readers tell apart; line n also has mark n and dash n, for black and white
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKS = "osD^vPX"
 DASHES = ("-", "--", "-.", ":")
-# fonts that have what DejaVu has not (Chinese, Japanese, Korean, pictures), in case one of them is installed
+# fonts for signs that DejaVu, which comes with matplotlib, has not: Chinese, Japanese, Korean, pictures
 _MORE_FONTS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "WenQuanYi Zen Hei", "Microsoft YaHei", "SimHei",
                "PingFang SC", "Hiragino Sans", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS", "Noto Emoji", "Segoe UI Emoji")
+# a file says nothing about when it was made, so the same picture is the same file
+_METADATA = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+
+
+def figure(width, height):
+    """An empty Figure of width x height inches that belongs to no window. InputError without matplotlib."""
+    try:
+        with quiet():
+            from matplotlib.backends.backend_agg import FigureCanvasAgg
+            from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("this picture needs matplotlib: pip install tinyattn[plot]") from None
+    fig = Figure(figsize=(width, height), facecolor="white")
+    FigureCanvasAgg(fig)
+    fig._repr_png_ = functools.partial(save_bytes, fig, "png")  # what a notebook shows
+    return fig
+
+
+def kind_of(path):
+    """The suffix of a picture's file name, checked: "svg", "pdf" or "png"."""
+    kind = Path(path).suffix[1:].lower()
+    if kind not in KINDS:
+        raise InputError(f"picture: expected a file name that ends in .svg, .pdf or .png, got {Path(path).name!r}")
+    return kind
+
+
+def save(fig, path):
+    """Write `fig` to `path`, by its suffix."""
+    if path is None:
+        return
+    data = save_bytes(fig, kind_of(path))
+    try:
+        Path(path).write_bytes(data)
+    except OSError as error:
+        raise InputError(f"picture: cannot write {path}: {error.strerror or error}") from None
+
+
+def save_bytes(fig, kind, tight=True):
+    """The file of a Figure; `tight` fits the page to what is drawn, so that nothing is cut."""
+    import matplotlib
+    out = io.BytesIO()
+    # text stays text in PDF; in SVG only if no font here has all its signs: then the reader's fonts may
+    settings = {"pdf.fonttype": 42, "svg.hashsalt": "tinyattn", "svg.fonttype": "path" if _all_known(fig) else "none"}
+    with matplotlib.rc_context(settings), quiet():
+        fig.savefig(out, format=kind, dpi=160, metadata=_METADATA[kind], **({"bbox_inches": "tight", "pad_inches": 0.1} if tight else {}))
+    return out.getvalue()
+
+
+@contextmanager
+def quiet():
+    """No word on stderr about missing glyphs, fonts or folders: the picture is made all the same."""
+    logger = logging.getLogger("matplotlib")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+@functools.cache
+def fonts():
+    """DejaVu Sans, then whichever of the larger fonts this machine has: each sign is taken from the first that has it."""
+    from matplotlib import font_manager
+    with quiet():
+        here = {font.name for font in font_manager.fontManager.ttflist}
+    return ["DejaVu Sans", *[name for name in _MORE_FONTS if name in here]]
+
+
+@functools.cache
+def _known_signs():
+    from matplotlib import font_manager, ft2font
+    signs = set()
+    for name in fonts():
+        with quiet():
+            signs.update(ft2font.FT2Font(font_manager.findfont(name)).get_charmap())
+    return signs
+
+
+def _all_known(fig):
+    from matplotlib.text import Text
+    return all(ord(sign) in _known_signs() or sign == "\n" for text in fig.findobj(Text) for sign in text.get_text())
+
+
+def literally(texts):
+    """Switch mathematics off in texts, so that `$` and `_` are themselves, and let them use every font there is."""
+    for text in texts:
+        text.set_parse_math(False)
+        text.set_fontfamily(fonts())
+
+
+def bare(axes):
+    """Axes for curves: no frame above and on the right, a light grid for the eye."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#DDDDDD", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=11)

@@ -8,7 +8,7 @@ Every object lists what is to be painted, in points, with y growing upwards:
 """
 import json
 
-from .plot import COMMON, figure, save_bytes
+from .plot import figure, fonts, quiet, save_bytes
 
 
 def pdf(layout):
@@ -58,7 +58,7 @@ class _Painter:
             self.size = op["size"]
         elif kind == "t":
             self.bold = bool(op["fontchar"] & 1)
-        elif kind in "Tpb" and kind == "T":
+        elif kind == "T":
             self.text(op)
         elif kind in "PpBbL":
             self.path(op["points"], curved=kind in "Bb", closed=kind in "Pp", filled=kind in "PB")
@@ -93,9 +93,10 @@ class _Painter:
         from matplotlib.textpath import TextPath
         if not op["text"].strip():
             return
-        font = FontProperties(family=["Arial", "Liberation Sans", "DejaVu Sans"], weight="bold" if self.bold else "normal")
-        wide = TextPath((0, 0), op["text"].replace("$", r"\$"), size=self.size, prop=font).get_extents().width
+        font = FontProperties(family=fonts(), weight="bold" if self.bold else "normal")
+        with quiet():
+            wide = TextPath((0, 0), op["text"].replace("$", "S"), size=self.size, prop=font).get_extents().width
         size = self.size * min(1.0, op["width"] / wide) if wide else self.size
         (x, y), side = op["pt"], {"l": "left", "c": "center", "r": "right"}[op["align"]]
         self.axes.text(x, y, op["text"], size=size, ha=side, va="baseline", color=self.line, weight=font.get_weight(),
-                       zorder=self.z, parse_math=False, **COMMON)
+                       family=fonts(), zorder=self.z, parse_math=False)

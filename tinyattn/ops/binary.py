@@ -9,15 +9,15 @@ import numpy as np
 from ..autograd import Op
 from ..cuda import NUMBERS, cuda, cuda_kernel, flat, on_card, place
 from ..device import empty, kernel
-from .broadcast import binary
+from .broadcast import SAME, binary
 from .shared import offset
 
 
 def run(name, loop, x, y):
     """Check, plan and launch one of the kernels below."""
-    shape, plan = binary(name, x, y)
-    out = empty(shape, x.dtype)
-    loop(x.ravel(), y.ravel(), out.reshape(-1), plan)
+    shape, plan = (x.shape, SAME) if x.shape == y.shape else binary(name, x, y)
+    out = np.empty(shape, x.dtype)
+    loop(x.ravel(), y.ravel(), out.ravel(), plan)
     return out
 
 
@@ -40,6 +40,7 @@ def broadcasting_samples(rng, positive=False):
 
 class Add(Op):
     """x + y"""
+    fresh = False
     tex = "{x} + {y}"
 
     def cpu(self, x, y):
@@ -185,25 +186,27 @@ def _share(side, out, x, y):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the loops: for each row r, for each j along it. `plan` is explained in broadcast.py
+# the loops: for each row r, for each j along it. `plan` is explained in broadcast.py. Rows are sliced first: an index that is
+# a sum might be negative, and Numba's test for that would keep the loop from being vectorised
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
 def _add(x, y, out, plan):
     rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
     n = len(out) if n < 0 else n
     for r in range(rows):
-        a, b, o = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3]), r * n
+        a, b = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3])
+        u, v, w = x[a:a + n], y[b:b + n], out[r * n:r * n + n]
         if xi == yi:
             for j in range(n):
-                out[o + j] = x[a + j] + y[b + j]
+                w[j] = u[j] + v[j]
         elif yi == 0 and n > 0:
             right = y[b]
             for j in range(n):
-                out[o + j] = x[a + j] + right
+                w[j] = u[j] + right
         elif n > 0:
             left = x[a]
             for j in range(n):
-                out[o + j] = left + y[b + j]
+                w[j] = left + v[j]
 
 
 @kernel
@@ -211,18 +214,19 @@ def _sub(x, y, out, plan):
     rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
     n = len(out) if n < 0 else n
     for r in range(rows):
-        a, b, o = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3]), r * n
+        a, b = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3])
+        u, v, w = x[a:a + n], y[b:b + n], out[r * n:r * n + n]
         if xi == yi:
             for j in range(n):
-                out[o + j] = x[a + j] - y[b + j]
+                w[j] = u[j] - v[j]
         elif yi == 0 and n > 0:
             right = y[b]
             for j in range(n):
-                out[o + j] = x[a + j] - right
+                w[j] = u[j] - right
         elif n > 0:
             left = x[a]
             for j in range(n):
-                out[o + j] = left - y[b + j]
+                w[j] = left - v[j]
 
 
 @kernel
@@ -230,18 +234,19 @@ def _mul(x, y, out, plan):
     rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
     n = len(out) if n < 0 else n
     for r in range(rows):
-        a, b, o = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3]), r * n
+        a, b = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3])
+        u, v, w = x[a:a + n], y[b:b + n], out[r * n:r * n + n]
         if xi == yi:
             for j in range(n):
-                out[o + j] = x[a + j] * y[b + j]
+                w[j] = u[j] * v[j]
         elif yi == 0 and n > 0:
             right = y[b]
             for j in range(n):
-                out[o + j] = x[a + j] * right
+                w[j] = u[j] * right
         elif n > 0:
             left = x[a]
             for j in range(n):
-                out[o + j] = left * y[b + j]
+                w[j] = left * v[j]
 
 
 @kernel
@@ -249,18 +254,19 @@ def _div(x, y, out, plan):
     rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
     n = len(out) if n < 0 else n
     for r in range(rows):
-        a, b, o = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3]), r * n
+        a, b = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3])
+        u, v, w = x[a:a + n], y[b:b + n], out[r * n:r * n + n]
         if xi == yi:
             for j in range(n):
-                out[o + j] = x[a + j] / y[b + j]
+                w[j] = u[j] / v[j]
         elif yi == 0 and n > 0:
             right = y[b]
             for j in range(n):
-                out[o + j] = x[a + j] / right
+                w[j] = u[j] / right
         elif n > 0:
             left = x[a]
             for j in range(n):
-                out[o + j] = left / y[b + j]
+                w[j] = left / v[j]
 
 
 @kernel

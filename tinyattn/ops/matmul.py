@@ -19,7 +19,7 @@ import numpy as np
 from numba import prange
 
 from ..autograd import Op
-from ..cuda import cuda, cuda_kernel, flat, on_card, place
+from ..cuda import SIMULATED, cuda, cuda_kernel, flat, on_card, place
 from ..device import JIT, empty, kernel, launch
 from .broadcast import ShapeError, broadcast, plan_of
 from .shared import TILE_BYTES, pack, pack_panel, panel_space, panels_of, product
@@ -284,7 +284,7 @@ def _sums_parallel(x, out):
 # ---------------------------------------------------------------------------------------------------------------------
 # the same on a card: flat arrays
 # ---------------------------------------------------------------------------------------------------------------------
-TILE = 16  # a block computes TILE x TILE elements of c
+TILE = 4 if SIMULATED else 16  # a block computes TILE x TILE elements of c, an element a thread (the simulator's are slow)
 
 
 def matmul_cuda(a, b, turned_a=False, turned_b=False):
@@ -302,12 +302,13 @@ def matmul_cuda(a, b, turned_a=False, turned_b=False):
 def _product_cuda(a, b, c, plan, m, n, depth, ai, ak, bk, bj):
     """A block computes one square of one product of the batch, its thread (r, s) the element (i, j) there.
 
-    Row i of a and column j of b are read by 16 threads each, so the block fetches them together: for each stretch of 16 along
-    the depth, every thread puts one element of a and one of b into shared memory, all wait, and each multiplies its row by its
-    column there; all wait again before the next stretch overwrites it. Beyond the edges the squares hold 0. Memory is read 16
-    times less often than by threads on their own. `ai, ak, bk, bj` are the steps from one row or column to the next.
+    Row i of a and column j of b are wanted by TILE threads each, so the block fetches them together: for each stretch of TILE
+    along the depth, every thread puts one element of a and one of b into shared memory, all wait, and each multiplies its row by
+    its column there; all wait again before the next stretch overwrites it. Beyond the edges the squares hold 0. Memory is read
+    TILE times less often than by threads on their own. `ai, ak, bk, bj` are the steps from one row or column to the next.
     """
-    left, right = cuda.shared.array((TILE, TILE), a.dtype), cuda.shared.array((TILE, TILE), b.dtype)
+    left = cuda.shared.array((TILE, TILE), a.dtype)
+    right = cuda.shared.array((TILE, TILE), b.dtype)
     down, across = (m + TILE - 1) // TILE, (n + TILE - 1) // TILE
     block, r, s = cuda.blockIdx.x, cuda.threadIdx.x // TILE, cuda.threadIdx.x % TILE
     i, j, item = block // across % down * TILE + r, block % across * TILE + s, block // (across * down)

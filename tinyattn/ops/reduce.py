@@ -115,6 +115,7 @@ class Mean(Reduction):
 
 class Extreme(Reduction):
     """What max and min share. Places that tie for the extreme value share its gradient equally."""
+    fresh = False
 
     def extreme(self, loop, x):
         x, shape = self.three(x)
@@ -398,7 +399,7 @@ def _sum_cuda(x, out, n, b, width, chunk, chunks):
     i, c, k = block // chunks, block % chunks, tile * width + t % width
     end = (c + 1) * chunk
     end = n if n < end else end
-    total = 0.0
+    total = np.float64(0)
     if k < b:
         for j in range(c * chunk + t // width, end, lanes):
             total += x[(i * n + j) * b + k]

@@ -25,6 +25,7 @@ def axis_of(name, axis, ndim):
 
 class Reshape(Op):
     """The same elements, in the same order, under another shape. One length may be -1: it is worked out."""
+    fresh = False
     tex = r"\mathrm{reshape}({x})"
     view = True
 
@@ -159,6 +160,7 @@ class Pad(Op):
 
 class Concat(Op):
     """The inputs one after the other along an axis that exists"""
+    fresh = False
     tex = "[{xs}]"
 
     def __init__(self, axis=0):
@@ -188,6 +190,7 @@ class Concat(Op):
 
 class Stack(Op):
     """Inputs of one shape along a new axis"""
+    fresh = False
     tex = "[{xs}]"
 
     def __init__(self, axis=0):

@@ -293,10 +293,18 @@ def tile(c, ci, cj, a, ai, ak, b, bi, bj, rows, cols, depth, add):
     c[ci:ci + rows, cj:cj + cols] = c[ci:ci + rows, cj:cj + cols] + block if add else block
 
 
+def _address(context, builder, signature, args, position):
+    """Of element (i, j) of the matrix that is argument `position`, i and j being the next two: a pointer and both strides."""
+    array = context.make_array(signature.args[position])(context, builder, args[position])
+    down, right = cgutils.unpack_tuple(builder, array.strides)
+    at = builder.add(builder.mul(args[position + 1], down), builder.mul(args[position + 2], right))
+    return builder.gep(builder.bitcast(array.data, ir.IntType(8).as_pointer()), [at]), down, right
+
+
 def _tile_code(context, builder, signature, args):
     """The same as LLVM code, written at the builder's place, for Numba's `intrinsic`."""
     int32, int64, byte = ir.IntType(32), ir.IntType(64), ir.IntType(8).as_pointer()
-    c, ci, cj, a, ai, ak, b, bi, bj, rows, cols, depth, add = args
+    rows, cols, depth, add = args[9:]
     size = signature.args[0].dtype.bitwidth // 8
     element = ir.FloatType() if size == 4 else ir.DoubleType()
     lanes = VECTOR_BYTES // size
@@ -305,13 +313,6 @@ def _tile_code(context, builder, signature, args):
 
     def number(n):
         return ir.Constant(int64, n)
-
-    def place(position, i, j):
-        """Address of element (i, j) of the array that is argument `position`, and its strides in bytes."""
-        array = context.make_array(signature.args[position])(context, builder, args[position])
-        down, right = cgutils.unpack_tuple(builder, array.strides)
-        start = builder.bitcast(array.data, byte)
-        return builder.gep(start, [builder.add(builder.mul(i, down), builder.mul(j, right))]), down, right
 
     def splat(x):
         """A vector with x in every lane."""
@@ -370,9 +371,9 @@ def _tile_code(context, builder, signature, args):
             for v in lanes_of:
                 store(sums[r][v], c_rows[r], v, mask)
 
-    c_start, c_down, _ = place(0, ci, cj)
-    a_start, a_down, a_right = place(3, ai, ak)
-    b_start, b_down, _ = place(6, bi, bj)
+    c_start, c_down, _ = _address(context, builder, signature, args, 0)
+    a_start, a_down, a_right = _address(context, builder, signature, args, 3)
+    b_start, b_down, _ = _address(context, builder, signature, args, 6)
     last = builder.sub(rows, number(1))
     rows_of = [builder.select(builder.icmp_signed("<", number(r), last), number(r), last) for r in range(TILE_ROWS)]
     c_rows = [builder.gep(c_start, [builder.mul(r, c_down)]) for r in rows_of]
@@ -383,6 +384,24 @@ def _tile_code(context, builder, signature, args):
         with part:
             first = [ir.Constant(ir.VectorType(int64, lanes), [v * lanes + n for n in range(lanes)]) for v in lanes_of]
             loop([builder.icmp_signed("<", f, splat(cols)) for f in first])
+    return context.get_dummy_value()
+
+
+def move(out, oi, oj, b, bi, bj):
+    """out[oi, oj:oj+n] = n = VECTOR_BYTES // itemsize numbers that lie together from b[bi, bj] on, in a row or in a column.
+
+    Numba sees only that b has strides, and would copy them one by one. This body is what runs without the JIT.
+    """
+    n = VECTOR_BYTES // out.itemsize
+    out[oi, oj:oj + n] = b[bi, bj:bj + n] if b.strides[1] == b.itemsize else b[bi:bi + n, bj]
+
+
+def _move_code(context, builder, signature, args):
+    """The same as LLVM code."""
+    size = signature.args[0].dtype.bitwidth // 8
+    vector = ir.VectorType(ir.IntType(8 * size), VECTOR_BYTES // size).as_pointer()
+    out, b = [builder.bitcast(_address(context, builder, signature, args, p)[0], vector) for p in (0, 3)]
+    builder.store(builder.load(b, align=size), out, align=size)
     return context.get_dummy_value()
 
 
@@ -398,20 +417,14 @@ def turn(out, oi, oj, b, bi, bj):
 
 def _turn_code(context, builder, signature, args):
     """The same as LLVM code."""
-    int64, byte = ir.IntType(64), ir.IntType(8).as_pointer()
     size = signature.args[0].dtype.bitwidth // 8
     n = VECTOR_BYTES // size
     vector = ir.VectorType(ir.FloatType() if size == 4 else ir.DoubleType(), n)
-    places = []
-    for position in (0, 3):  # out, b
-        array = context.make_array(signature.args[position])(context, builder, args[position])
-        down, right = cgutils.unpack_tuple(builder, array.strides)
-        at = builder.add(builder.mul(args[position + 1], down), builder.mul(args[position + 2], right))
-        places.append((builder.gep(builder.bitcast(array.data, byte), [at]), down, right))
-    (out, out_down, _), (b, _, b_right) = places
+    out, out_down, _ = _address(context, builder, signature, args, 0)
+    b, _, b_right = _address(context, builder, signature, args, 3)
 
     def pointer(start, step, i):
-        return builder.bitcast(builder.gep(start, [builder.mul(step, ir.Constant(int64, i))]), vector.as_pointer())
+        return builder.bitcast(builder.gep(start, [builder.mul(step, ir.Constant(step.type, i))]), vector.as_pointer())
 
     v = [builder.load(pointer(b, b_right, i), align=size) for i in range(n)]
     s = 1
@@ -431,6 +444,11 @@ if JIT:
     def tile(typing, c, ci, cj, a, ai, ak, b, bi, bj, rows, cols, depth, add):  # noqa: F811 (the compiled form)
         n = types.intp
         return types.void(c, n, n, a, n, n, b, n, n, n, n, n, types.boolean), _tile_code
+
+    @intrinsic
+    def move(typing, out, oi, oj, b, bi, bj):  # noqa: F811 (the compiled form)
+        n = types.intp
+        return types.void(out, n, n, b, n, n), _move_code
 
     @intrinsic
     def turn(typing, out, oi, oj, b, bi, bj):  # noqa: F811 (the compiled form)
@@ -458,18 +476,19 @@ def pack_panel(out, b, p):
     """Panel p of b, its columns p * width to (p + 1) * width, into `out` from `panel_space(b)`."""
     depth, width, n = b.shape[0], out.shape[1], VECTOR_BYTES // b.itemsize
     part = b[::1, p * width:(p + 1) * width:1]
-    to = out[p * depth:(p + 1) * depth]
-    cols = part.shape[1]
-    if b.strides[0] != b.itemsize or b.strides[1] == b.itemsize:
+    to, cols = out[p * depth:(p + 1) * depth], part.shape[1]
+    whole, turned = cols // n * n, 0
+    if part.strides[1] == part.itemsize:
+        turned = depth
         for k in range(depth):
-            for j in range(cols):
-                to[k, j] = part[k, j]
-        return
-    turned, whole = depth // n * n, cols // n * n
-    for j in range(0, whole, n):
-        for k in range(0, turned, n):
-            turn(to, k, j, part, k, j)
-    for k in range(depth):
+            for j in range(0, whole, n):
+                move(to, k, j, part, k, j)
+    elif part.strides[0] == part.itemsize:
+        turned = depth // n * n
+        for j in range(0, whole, n):
+            for k in range(0, turned, n):
+                turn(to, k, j, part, k, j)
+    for k in range(depth):  # what is left over
         for j in range(whole if k < turned else 0, cols):
             to[k, j] = part[k, j]
 
@@ -496,6 +515,7 @@ def product(c, a, b, packed, add):
     """
     m, depth, n = a.shape[0], a.shape[1], c.shape[1]
     width = TILE_BYTES // c.itemsize
+    lanes = VECTOR_BYTES // c.itemsize
     copies = a.strides[1] != a.itemsize and n > width
     copy = np.empty((TILE_DEPTH if copies else 0, 80), a.dtype)  # not 64: the stretches would share few cache sets
     for top in range(0, m, 64):
@@ -504,8 +524,11 @@ def product(c, a, b, packed, add):
             stretch = min(TILE_DEPTH, depth - k)
             part = a[top:top + 64:1, k:k + TILE_DEPTH:1]
             if copies:
+                whole = rows // lanes * lanes if part.strides[0] == part.itemsize else 0
                 for kk in range(stretch):
-                    for r in range(rows):
+                    for r in range(0, whole, lanes):
+                        move(copy, kk, r, part, r, kk)
+                    for r in range(whole, rows):
                         copy[kk, r] = part[r, kk]
                 part = copy[:stretch:1, :rows:1].T
             for p in range(-(-n // width)):
