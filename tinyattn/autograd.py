@@ -264,28 +264,30 @@ def _add_into(op, g, inner, leaves):
 # ---------------------------------------------------------------------------------------------------------------------
 # errors that find their cause
 # ---------------------------------------------------------------------------------------------------------------------
+_changes = {}  # id of a memory -> (time, name, shape) of its last change. An entry of a dead one is older than any new op
+
+
 def changed(tensor):
     """Note that the memory of `tensor` was written in place, so that a backward pass that needs the old values raises."""
     clock[0] += 1
-    tensor.version = clock[0]
+    _changes[_memory(tensor.array)] = clock[0], tensor.name, tensor.shape
 
 
-def _owner(t):
-    """The Tensor whose memory `t` shows."""
-    while t.op is not None and t.op.view and t.op.inputs is not None:
-        t = t.op.inputs[0]
-    return t
+def _memory(array):
+    """The id of the array that owns the memory: views, detached ones too, share it with the Tensor that they show."""
+    while type(array) is ndarray and array.base is not None:
+        array = array.base
+    return id(array)
 
 
 def _check_unchanged(op):
     for t in op.inputs:
-        owner = None if t is None else _owner(t)
-        if owner is not None and owner.version > op.epoch:
-            who = f"{owner.name!r} " if owner.name else ""
+        time, name, shape = (0, "", ()) if t is None else _changes.get(_memory(t.array), (0, "", ()))
+        if time > op.epoch:
             raise RuntimeError(
-                f"backward: a Tensor {who}of shape {owner.shape} was changed in place after {op!r} had used it, so its "
-                "gradient would be that of another value. If a state is carried from one training step to the next, the "
-                f"two graphs are joined by it: cut it with `state = state.detach()`{where_in(op)}")
+                f"backward: a Tensor {repr(name) + ' ' if name else ''}of shape {shape} was changed in place after {op!r} had "
+                "used it, so its gradient would be that of another value. If a state is carried from one training step to the "
+                f"next, the two graphs are joined by it: cut it with `state = state.detach()`{where_in(op)}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -330,7 +332,7 @@ def grad(outputs, inputs, grad_outputs=None, create_graph=False, allow_unused=Fa
             raise ValueError(f"grad: an input of shape {t.shape} does not require a gradient")
     seeds = _seeds(outputs, grad_outputs, create_graph, "grad")
     reached = walk(outputs, seeds, create_graph, targets=inputs)
-    result = []
+    result, given = [], set()
     for i, t in enumerate(inputs):
         slot = reached.get(id(t))
         if slot is None and t.op is not None:  # another handle of the same (op, output)
@@ -343,7 +345,9 @@ def grad(outputs, inputs, grad_outputs=None, create_graph=False, allow_unused=Fa
         elif create_graph:
             result.append(slot.total)
         else:
-            result.append(t._wrap(_own(slot, t), None, 0, False))
+            array = _own(slot, t)
+            result.append(t._wrap(device.copy(array) if id(array) in given else array, None, 0, False))
+            given.add(id(array))
     return tuple(result)
 
 
@@ -355,11 +359,16 @@ def _own(slot, t):
 def backward(tensor, gradient=None, create_graph=False, free_graph=False):
     """Add the gradient of `tensor` to the `.grad` of every leaf below it. See `Tensor.backward`."""
     seeds = _seeds([tensor], [gradient], create_graph, "backward")
+    given = {_memory(s.array) for s in seeds} if create_graph else ()
     for slot in walk([tensor], seeds, create_graph, free_graph=free_graph).values():
         leaf = slot.tensor
         if leaf is None or slot.total is None:
             continue
-        fresh = slot.total if create_graph else leaf._wrap(_own(slot, leaf), None, 0, False)
+        if not create_graph:
+            fresh = leaf._wrap(_own(slot, leaf), None, 0, False)
+        else:  # a leaf keeps a gradient of its own
+            fresh = slot.total.clone() if _memory(slot.total.array) in given else slot.total
+            given.add(_memory(fresh.array))
         if leaf.grad is None:
             leaf.grad = fresh
         elif create_graph:

@@ -175,11 +175,14 @@ def restore(folder, attention=None):
 # ---------------------------------------------------------------------------------------------------------------------
 # the folder of a run
 # ---------------------------------------------------------------------------------------------------------------------
-def new_folder(run):
-    """Make the folder of a new run. InputError if it cannot be made, or holds anything."""
+def new_folder(run, make=True):
+    """Make the folder of a new run, or only look. InputError if it cannot be made, or holds anything."""
     run = Path(run)
     try:
-        run.mkdir(parents=True, exist_ok=True)
+        if make:
+            run.mkdir(parents=True, exist_ok=True)
+        elif not run.exists():
+            return
         held = [p.name for p in run.iterdir() if not p.name.endswith(".part")]
     except OSError as error:
         raise InputError(f"{run}: cannot be the folder of a run ({error.strerror})") from None

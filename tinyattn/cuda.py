@@ -134,9 +134,7 @@ class CudaKernel:
             if self._built is None:
                 self._built = device.numba_cuda().jit(self.bound())
             if SIMULATED:
-                with warnings.catch_warnings():  # its threads are Python's, where NumPy warns of a division by zero
-                    warnings.simplefilter("ignore", RuntimeWarning)
-                    self._built[grid](*arguments)
+                self._simulate(grid, arguments)
                 return
             before = numba.config.CUDA_LOW_OCCUPANCY_WARNINGS
             try:
@@ -145,6 +143,18 @@ class CudaKernel:
             finally:
                 numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = before
             configured(*arguments)
+
+    def _simulate(self, grid, arguments):
+        """The simulator's threads are Python's: NumPy warns in them of a division by zero; and the simulator polls them without
+        a pause, so each would wait the 5 ms after which Python looks for somebody else to run."""
+        before = sys.getswitchinterval()
+        try:
+            sys.setswitchinterval(1e-5)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                self._built[grid](*arguments)
+        finally:
+            sys.setswitchinterval(before)
 
 
 def cuda_kernel(arguments, types=FLOATS):
@@ -176,9 +186,15 @@ def threads_for(n, most=THREADS):
 # ---------------------------------------------------------------------------------------------------------------------
 # arrays
 # ---------------------------------------------------------------------------------------------------------------------
+def reshaped(x, shape):
+    """A device array under another shape; the same memory. (Numba cannot reshape a card's array without elements.)"""
+    return x.reshape(tuple(shape)) if x.size else device.empty(shape, x.dtype, "cuda")
+
+
 def flat(x):
-    """x with one axis; the same memory."""
-    return x if x.ndim == 1 else x.reshape((x.size,))
+    """x with one axis, as kernels take it. In place of no elements there is one that nobody reads: an empty array of a card has no
+    layout that Numba would call contiguous, so the kernel would have to be compiled once more for it."""
+    return device.empty(1, x.dtype, "cuda") if x.size == 0 else x if x.ndim == 1 else x.reshape((x.size,))
 
 
 def on_card(plan):

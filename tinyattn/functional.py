@@ -10,6 +10,7 @@ import numpy as np
 from . import random
 from .autograd import tap
 from .ops.additive import AdditiveScores
+from .ops.binary import Maximum, Minimum
 from .ops.broadcast import ShapeError
 from .ops.dropout import Dropout
 from .ops.index import Embedding
@@ -18,7 +19,6 @@ from .ops.loss import CrossEntropy
 from .ops.matmul import Affine
 from .ops.norm import LayerNorm
 from .tensor import Tensor, _arithmetic, _float, _ids, _match, _operand, get_default_dtype
-from .ops.binary import Maximum, Minimum
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -169,6 +169,8 @@ def einsum(equation, *operands):
         right = "".join(sorted(c for c in set(left) - {","} if left.count(c) == 1))
     if not set(right) <= set(left) or len(set(right)) != len(right) or not left.replace(",", "").isalpha():
         raise ShapeError(f"einsum: cannot read {equation!r}: expected letters, as in 'ij,jk->ik'")
+    like = next((x for x in operands if isinstance(x, Tensor)), None)
+    operands = [x if isinstance(x, Tensor) else Tensor(x) if like is None else _operand(x, like) for x in operands]
     sizes = {}
     for name, x in zip(names, operands, strict=True):
         if len(name) != x.ndim:

@@ -201,7 +201,7 @@ class _Line:
         with np.errstate(all="ignore"):
             rise = sum(float(np.sum(w * (b - a), where=w != 0)) for w, a, b in
                        zip(weights, self.values(-behind), self.values(ahead), strict=True))
-            moved = (x + ahead * self.u) - (x - behind * self.u)
+            moved = np.where(self.u == 0, 0.0, (x + ahead * self.u) - (x - behind * self.u))
             run = float(np.vdot(moved, self.u)) / max(float(np.vdot(self.u, self.u)), 1e-300)
         return rise / run if run else 0.0
 
@@ -273,7 +273,8 @@ def _compare(report, function, eps, atol, rtol, mode, rng):
         while todo:
             index, u = todo.pop(0)
             line = _Line(function, at, i, u)
-            if not all([_compare_along(report, line, probe, index, name, eps, atol, rtol) for probe in probes]):
+            settled = [_compare_along(report, line, probe, index, name, eps, atol, rtol) for probe in probes]
+            if not all(settled):
                 todo = list(_directions(x, False, rng))  # something along u: look at each element
 
 

@@ -24,7 +24,7 @@ from .ops.shape import Concat, Expand, Flip, Pad, Permute, Reshape, Split, Stack
 from .ops.softmax import LogSoftmax, LogSumExp, Softmax
 from .ops.unary import Abs, Cast, Cos, Erf, Exp, Gelu, Log, Neg, Relu, Sigmoid, Sign, Sin, Softplus, Sqrt, Tanh
 
-_DEFAULTS = {"grad": None, "name": "", "version": 0}
+_DEFAULTS = {"grad": None, "name": ""}
 NUMBERS = (bool, int, float, np.number, np.bool_)
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _default = {"dtype": np.dtype(np.float32)}
@@ -85,12 +85,12 @@ class Tensor:
 
     data is a number, a nested list or a NumPy array (copied). Only float Tensors can require a gradient.
     """
-    __slots__ = ("array", "op", "index", "requires_grad", "grad", "name", "version", "__weakref__")
+    __slots__ = ("array", "op", "index", "requires_grad", "grad", "name", "__weakref__")
     __array_ufunc__ = None  # NumPy on the left hands over to us: array + T is T.__radd__(array)
 
     def __init__(self, data, requires_grad=False, dtype=None, device="cpu", name=""):
         self.array = _device.to_device(_as_array(data, dtype), device)
-        self.op, self.index, self.grad, self.name, self.version = None, 0, None, name, 0
+        self.op, self.index, self.grad, self.name = None, 0, None, name
         self.requires_grad = False
         self.requires_grad_(requires_grad)
 
@@ -305,7 +305,7 @@ class Tensor:
         return _arithmetic(Pow, other, self)
 
     def __neg__(self):
-        return Neg()(self)
+        return Neg()(self if self.array.dtype.kind != "b" else self.to(np.int64))
 
     def __abs__(self):
         return self.abs()
@@ -485,7 +485,9 @@ class Tensor:
     view = reshape
 
     def flatten(self, start=0, end=-1):
-        """Merge the axes from `start` to `end` into one."""
+        """Merge the axes from `start` to `end` into one; a single number gets an axis."""
+        if self.ndim == 0:
+            return self.reshape(1)
         start, end = axis_of("flatten", start, self.ndim), axis_of("flatten", end, self.ndim)
         return self.reshape(*self.shape[:start], -1, *self.shape[end + 1:])
 

@@ -1,24 +1,26 @@
 """Curves of training: loss by step, and translation quality by sentence length."""
 import math
+import re
 
 from tinyattn.errors import InputError
 
-from .plot import COLOURS, DASHES, MARKS, bare, figure, kind_of, literally, save
+from .plot import COLOURS, HATCHES, MARKS, bare, figure, kind_of, literally, save
 from .text import printable
 
 
 def curves(runs, path=None, title=""):
     """Training and validation loss by step, a colour for each run. Returns the Figure.
 
-    runs  {label: records}, a record being one line of a run's `log.jsonl`: {"step": 100, "loss": 2.3, "validation_loss": 2.5}.
-          A record may lack either loss; other keys are ignored. Losses are in nats.
+    runs  {label: records}, a record being one line of a run's `log.jsonl`, such as
+          {"step": 100, "loss": 2.3, "validation_loss": 2.5}. It may lack either loss; other keys are ignored. In nats.
     path  also write the file, by its suffix: .svg, .pdf or .png
     Training is a thin line (and its running mean, where there are many steps), validation a strong one with marks.
     Raises InputError if there is no loss in any record.
     """
     if path is not None:
         kind_of(path)
-    lines = {label: [_points(label, records, key) for key in ("loss", "validation_loss")] for label, records in runs.items()}
+    lines = {label: [_points(label, records, key) for key in ("loss", "validation_loss")]
+             for label, records in runs.items()}
     values = [y for pair in lines.values() for points in pair for _, y in points]
     if not values:
         raise InputError("curves: expected records with a step and a 'loss' or 'validation_loss', got none")
@@ -34,7 +36,7 @@ def curves(runs, path=None, title=""):
 
 
 def _points(label, records, key):
-    """(step, value) of the records that have the key, in order of steps; a resumed run may repeat one: the last counts."""
+    """(step, value) of the records that have the key, in order of steps; of a step that is there twice, the last."""
     points = {}
     for record in records:
         value = record.get(key)
@@ -55,7 +57,7 @@ def _draw_run(axes, i, label, train, valid):
         if many:
             axes.plot(*zip(*_smooth(train), strict=True), color=colour, linewidth=1.3, label=label + "training (mean)")
     if valid:
-        axes.plot(*zip(*valid, strict=True), color=colour, linewidth=2.2, linestyle=DASHES[1], marker=MARKS[i % len(MARKS)],
+        axes.plot(*zip(*valid, strict=True), color=colour, linewidth=2.2, linestyle="--", marker=MARKS[i % len(MARKS)],
                   markersize=6, markevery=max(1, len(valid) // 15), label=label + "validation")
 
 
@@ -72,10 +74,10 @@ def _smooth(points):
 
 
 def bleu_by_length(models, path=None, title=""):
-    """BLEU by length of the source sentence, a line for each model. Returns the Figure.
+    """BLEU by length of the source sentence, a bar for each model. Returns the Figure.
 
-    models  {label: [(bucket, n, bleu), ...]} as `tinyattn.tasks.metrics.bleu_by_length` gives it: the bucket's name, its
-            number of sentences, BLEU from 0 to 100 or None for an empty bucket
+    models  {label: [(bucket, n, bleu), ...]} as `tinyattn.tasks.metrics.bleu_by_length` gives it: the bucket's name,
+            its number of sentences, BLEU from 0 to 100 or None for an empty bucket
     path    also write the file, by its suffix: .svg, .pdf or .png
     Raises InputError if there is nothing to draw or the models have different buckets.
     """
@@ -87,23 +89,17 @@ def bleu_by_length(models, path=None, title=""):
         raise InputError("bleu_by_length: expected at least one model with at least one bucket")
     for label, found in buckets.items():
         if found != names:
-            raise InputError(f"bleu_by_length: {label!r} has the buckets {', '.join(found)}; expected {', '.join(names)} as the "
-                             "others have")
-    fig = figure(max(5.5, 1.7 * len(names) + 2), 4.8)
+            raise InputError(f"bleu_by_length: {label!r} has the buckets {', '.join(found)}; expected those of the "
+                             f"first model, {', '.join(names)}")
+    fig = figure(max(5.5, (0.55 * len(models) + 0.5) * len(names) + 1.5), 4.8)
     axes = fig.add_subplot()
-    spread = {}
     for i, (label, rows) in enumerate(models.items()):
-        points = [(x, bleu) for x, (_, _, bleu) in enumerate(rows) if bleu is not None]
-        if points:
-            axes.plot(*zip(*points, strict=True), color=COLOURS[i % len(COLOURS)], marker=MARKS[i % len(MARKS)], markersize=9,
-                      linewidth=2.2, linestyle=DASHES[i % len(DASHES)], label=printable(label), clip_on=False)
-        for x, y in points:
-            spread.setdefault(x, []).append((y, COLOURS[i % len(COLOURS)]))
-    _numbers(axes, spread)
+        _bars(axes, i, len(models), printable(label), [bleu for _, _, bleu in rows])
     counts = [sorted({rows[i][1] for rows in models.values()}) for i in range(len(names))]
-    ticks = [name.replace("<=", "≤ ") + f"\nn = {'/'.join(f'{n:,}' for n in count)}" for name, count in zip(names, counts, strict=True)]
+    ticks = [re.sub("^([<>]=?) ?", r"\1 ", name).replace("<=", "≤") + f"\nn = {'/'.join(f'{n:,}' for n in count)}"
+             for name, count in zip(names, counts, strict=True)]
     axes.set_xticks(range(len(names)), ticks)
-    axes.set_xlim(-0.4, len(names) - 0.6)
+    literally(axes.get_xticklabels())
     axes.set_ylim(0, 105)
     axes.set_yticks(range(0, 101, 20))
     axes.set_xlabel("words in the source sentence", size=13)
@@ -111,14 +107,14 @@ def bleu_by_length(models, path=None, title=""):
     return _finish(fig, axes, title, path)
 
 
-def _numbers(axes, spread):
-    """The score at every point, moved apart where two points lie close together."""
-    for x, scores in spread.items():
-        below = -100.0
-        for y, colour in sorted(scores):
-            place = max(y + 1.5, below + 5.5)
-            axes.annotate(f"{y:.1f}", (x, place), xytext=(9, 0), textcoords="offset points", color=colour, size=11, va="center")
-            below = place
+def _bars(axes, i, models, label, scores):
+    """One model's bars, with the score over each and a dash where there was no sentence."""
+    width = 0.84 / models
+    places = [x + (i - (models - 1) / 2) * width for x in range(len(scores))]
+    axes.bar(places, [score or 0.0 for score in scores], 0.92 * width, color=COLOURS[i % len(COLOURS)], label=label,
+             hatch=HATCHES[i % len(HATCHES)], edgecolor="white", linewidth=0)
+    for x, score in zip(places, scores, strict=True):
+        axes.text(x, (score or 0.0) + 1, "–" if score is None else f"{score:.1f}", ha="center", va="bottom", size=11)
 
 
 def _finish(fig, axes, title, path):

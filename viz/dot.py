@@ -11,8 +11,8 @@ from .text import formula, literal, markup, printable, width
 
 MANY = 300  # nodes from which the layout is told to hurry: exact placement takes minutes for a thousand nodes
 
-# kind: (fill, border, style). Colours after Okabe and Ito, told apart by colour-blind readers; every kind has its own outline
-# too. "print" needs no colour at all.
+# kind: (fill, border, style). Colours after Okabe and Ito, told apart by colour-blind readers; every kind has its own
+# outline too. "print" needs no colour at all.
 THEMES = {
     "colour": {
         "op": ("#DCEBF7", "#0072B2", "rounded,filled"), "backward": ("#FBE3D6", "#D55E00", "rounded,filled"),
@@ -36,13 +36,18 @@ class _Writer:
     def __init__(self, program, drawing, arrays, theme, direction):
         self.program, self.drawing, self.arrays, self.theme, self.direction = program, drawing, arrays, theme, direction
         self.results = set(program.outputs)
+        self.slots = {}  # value id: the name of the first input that it is used for
+        for step in program.instructions:
+            for value, slot in zip(step.inputs, step.input_names, strict=False):
+                self.slots.setdefault(value, slot)
 
     def text(self):
         import graphviz
         font = {"fontname": "Helvetica"}
         top = graphviz.Digraph(
             "tinyattn",
-            graph_attr={**font, "rankdir": self.direction, "nodesep": "0.3", "ranksep": "0.4", "fontsize": "13", "bgcolor": "white"},
+            graph_attr={**font, "rankdir": self.direction, "nodesep": "0.3", "ranksep": "0.4", "fontsize": "13",
+                        "bgcolor": "white"},
             node_attr={**font, "shape": "box", "fontsize": "14", "margin": "0.12,0.06", "height": "0.3"},
             edge_attr={**font, "fontsize": "11", "arrowsize": "0.7", "color": self.theme["edge"],
                        "fontcolor": self.theme["shape"]})
@@ -52,7 +57,8 @@ class _Writer:
         for path, name in self.drawing.boxes.items():
             fill, border = self.theme["box"]
             boxes[path] = graphviz.Digraph(f"cluster_{len(boxes) - 1}", graph_attr={
-                "label": literal(printable(name)), "style": "rounded,filled", "fillcolor": fill, "color": border, "labeljust": "l"})
+                "label": literal(printable(name)), "style": "rounded,filled", "fillcolor": fill, "color": border,
+                "labeljust": "l"})
         for n, node in enumerate(self.drawing.nodes):
             boxes[node.path].node(f"n{n}", **self.look(node))
         for path in reversed(self.drawing.boxes):
@@ -76,41 +82,48 @@ class _Writer:
         if step and node.backward and self.results.intersection(step.outputs):
             more["penwidth"] = "2.5"
         room = max(width(line, 12 if i else 14, not i) for i, line in enumerate(lines))
-        if any(width(c, 1) > 0.9 for line in lines for c in line):  # some layout programs take wide signs for narrow ones
+        if any(width(c, 1) > 0.9 for line in lines for c in line):  # layout programs take wide signs for narrow ones
             more["width"] = f"{room / 72 + 0.25:.2f}"
         return {"label": f"<{label}>", "style": style, "fillcolor": fill, "color": border, **more}
 
     def op(self, step):
-        """An op: its name; its formula with the names of what goes in and comes out; its settings where they are short."""
+        """An op: its name; its formula with the names of what goes in and comes out; its settings if they are short."""
         values = self.program.values
         given = [(slot, v) for slot, v in zip(step.input_names, step.inputs, strict=False) if v is not None]
         names = {slot: shown(values[v]) or slot for slot, v in given}
         if step.input_names and "{" + step.input_names[0][:-1] + "}" in step.tex:  # any number of inputs: [xs]
-            names[step.input_names[0][:-1]] = ", ".join(names[s] if names[s] != s else "·" for s, _ in given)
+            names[step.input_names[0][:-1]] = ", ".join(names[s] if names[s] != s else "·" for s, _ in given[:4]) \
+                + (", …" if len(given) > 4 else "")
         settings = dict(step.attributes)
         if "{i}" in step.tex and "index" in settings:
             names["i"] = _index(settings.pop("index"))
         text = formula(_without(step.tex, set(step.input_names) - set(names)), names)
-        if re.sub(r"\W|_", "", text) in (re.sub(r"\W|_", "", step.op + "".join(step.input_names)), *step.input_names):
-            text = ""  # tanh(x) says no more than "tanh"
+        slots = "".join(step.input_names)  # tanh(x) says no more than "tanh", and x + y no more than "add"
+        if _letters(text) in ("", _letters(slots), _letters(step.op + slots), *step.input_names):
+            text = ""
         result = next((values[v].name for v in step.outputs if values[v].name), "")
         if result:
             text = f"{printable(result)} = {text}" if text else printable(result)
-        settings = ", ".join(f"{k}={_setting(v)}" for k, v in settings.items())
+        settings = ", ".join(f"{k}={_setting(v)}" for k, v in settings.items() if v is not None and v is not False)
         return [step.op, printable(text), settings if len(settings) <= 28 else "", *self.numbers(step.outputs[:1])]
 
     def scope(self, node):
         """A closed box: its name and how much it holds."""
-        inside = [_count(len(node.members) // node.steps or 1, "op"), _count(node.parameters // node.steps, "parameter")]
-        return [printable(title(node.part)), ", ".join(filter(None, inside)) + (" each" if node.steps > 1 else "")]
+        each = " each" if node.steps > 1 else ""
+        inside = [_count(len(node.members) // node.steps or 1, "op", each),
+                  _count(node.parameters // node.steps, "parameter", each), _count(node.shared, "shared parameter")]
+        return [printable(title(node.part)), ", ".join(filter(None, inside))]
 
     def leaf(self, node):
-        """A leaf: its name and shape; with a type if it is not float, and how many there are if every step has its own."""
+        """A leaf: its name (or what it is used as) and shape; its type if it is not float; how many, if one a step."""
         value = self.program.values[node.members[0]]
         times = f" × {node.steps}" if node.steps > 1 else ""
         kind = "" if value.dtype.startswith("float") else value.dtype + " "
-        name = printable(value.name) if value.name else shown(value) or node.kind
-        return [name + times, f"{kind}{_shape(value.shape)}", *self.numbers(node.members[:1], value.kind == "parameter")]
+        slot = self.slots[value.id]
+        use = slot if len(slot.rstrip("0123456789")) > 2 else node.kind
+        name = printable(value.name) if value.name else shown(value) or use
+        numbers = self.numbers(node.members[:1], value.kind == "parameter")
+        return [name + times, f"{kind}{_shape(value.shape)}", *numbers]
 
     def numbers(self, ids, leaf=False):
         """What a value holds, and for a parameter its gradient, which is absent (and not 0) before `backward()`."""
@@ -125,18 +138,23 @@ class _Writer:
         ends, more = [f"n{edge.source}", f"n{edge.target}"], {}
         labels = list(dict.fromkeys(self.says(i, slot) for i, slot in edge.uses))
         labels = labels if len(labels) < 3 else [f"{labels[0]} … {labels[-1]}"]
+        labels = [label for label in labels if label]
+        if edge.only:
+            labels = [f"{printable(edge.only)}:", *labels]
+        elif source.steps > target.steps == 1 < len(edge.uses):
+            labels = [f"{len(edge.uses)} × {' '.join(labels)}"]
         if edge.loop:
             labels = ["next step", *labels]
-            more = {"style": "dashed", "color": self.theme["loop"], "fontcolor": self.theme["loop"], "constraint": "false",
-                    "penwidth": "1.5"}
+            colour = self.theme["loop"]
+            more = {"style": "dashed", "color": colour, "fontcolor": colour, "constraint": "false", "penwidth": "1.5"}
         elif edge.saved:
-            more = {"style": "dotted", "constraint": "false"}
+            labels, more = [], {"style": "dotted", "constraint": "false"}
         elif target.backward:
             more = {"color": self.theme["gradient"]}
             if source.backward:  # drawn upwards, beside the forward pass that it retraces
                 ends, more["dir"] = ends[::-1], "back"
-        labels = [label for label in labels if label]
-        top.edge(*ends, **({"label": literal(*labels)} if labels else {}), **more)
+        spaced = [f" {label} " for label in labels]  # room between the line and its label
+        top.edge(*ends, **({"label": literal(*spaced)} if labels else {}), **more)
 
     def says(self, i, slot):
         """The shape that goes along an edge, and what it is stretched to where it is broadcast."""
@@ -173,6 +191,10 @@ def summary(array):
     return f"{_number(array.min())} … {_number(array.max())}"
 
 
+def _letters(text):
+    return re.sub(r"\W|_", "", text)
+
+
 def _number(x):
     return str(x) if isinstance(x, (bool, int)) else f"{x:.3g}"
 
@@ -203,5 +225,5 @@ def _index(index):
     return ", ".join(map(one, index)) if isinstance(index, list) else one(index)
 
 
-def _count(n, what):
-    return "" if n == 0 else f"{n:,} {what}" + ("s" if n > 1 else "")
+def _count(n, what, more=""):
+    return "" if n == 0 else f"{n:,} {what}" + ("s" if n > 1 else "") + more

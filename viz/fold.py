@@ -2,8 +2,8 @@
 
 Two ways to draw less:
 1. **Depth.** Scopes are boxes. A box deeper than `depth` is closed: all its ops become one node.
-2. **Steps.** Sibling scopes that differ only in a number at the end and hold the same ops (`step 0`, `step 1`, ...) are laid
-   on top of each other: "step × 15" is drawn once. What step 3 passes to step 4 becomes an edge from the step to itself.
+2. **Steps.** Sibling scopes that differ only in a number at the end and hold the same ops (`step 0`, `step 1`, ...) are
+   laid on top of each other: "step × 15" is drawn once. What step 3 passes to step 4 is an edge from step to step.
 
 Everything is iterative and linear in the number of ops, so that a graph of any size can at least be counted.
 """
@@ -16,14 +16,20 @@ _NUMBERED = re.compile(r"(.*?)[ _.:#-]?(\d+)$")
 
 @dataclass
 class Node:
-    """`path` is the box it stands in; `steps`: how many time steps it stands for; `part`, `parameters`: a closed box's name and
-    how many parameters are used nowhere but in it."""
+    """`path` is the box it stands in; `steps`: how many time steps it stands for. A closed box has its name in `part`
+    and counts the parameters that are used nowhere else: its own, and those that its steps share."""
     kind: str                  # "op", "parameter", "constant" or "scope"
     path: tuple
     members: list = field(default_factory=list)   # instruction numbers of an op or scope, value ids of a leaf
     steps: int = 1
     part: object = None
     parameters: int = 0
+    shared: int = 0
+
+    @property
+    def level(self):
+        """How many parts of a path this node shows."""
+        return len(self.path) + (self.part is not None)
     backward: bool = False
 
 
@@ -33,6 +39,7 @@ class Edge:
     target: int
     loop: bool = False         # from one time step to a later one
     saved: bool = False        # from the forward into the backward pass
+    only: str = ""             # "step 0", if it leads into just that one of several steps
     uses: list = field(default_factory=list)      # (instruction number, input slot) for each edge that lies here
 
 
@@ -44,7 +51,7 @@ class Drawing:
 
 
 def fold(program, depth=None, steps=False):
-    """The Drawing of `program` with boxes open down to `depth` (None: all) and, with `steps`, equal time steps as one."""
+    """The Drawing of `program`, with boxes open down to `depth` (None: all) and, with `steps`, equal steps as one."""
     return _Folding(program, depth, steps).run()
 
 
@@ -54,17 +61,15 @@ def depth_of(program):
 
 
 def _path(instruction):
-    """The boxes around an op. The rule of an op is recorded as `backward/op`; only `backward` is a box, or every product in
-    the whole graph would lie in one box `backward/mul`."""
+    """The boxes around an op. The rule of an op is recorded as `backward/op`; only `backward` is a box, or every
+    product in the whole graph would lie in one box `backward/mul`."""
     parts = tuple(instruction.scope.split("/")) if instruction.scope else ()
     if "backward" not in parts:
         return parts
-    first = parts.index("backward")
-    kept, after = list(parts[:first + 1]), parts[first + 1:]
-    for i, part in enumerate(after):
-        if part != "backward" and i + 1 < len(after) and after[i + 1] != "backward":
-            kept.append(part)
-    return tuple(kept)
+    first = parts.index("backward") + 1
+    inner = parts[first:]  # a rule may be made of ops that are differentiated in their turn: backward/op/backward/op
+    inner = inner[:inner.index("backward")] if "backward" in inner else inner
+    return parts[:first] + inner[:-1]
 
 
 class _Folding:
@@ -88,10 +93,10 @@ class _Folding:
         """The part of `path` that is drawn as one node, or None if `path` is open."""
         return None if self.depth is None or len(path) <= self.depth else path[:self.depth + 1]
 
-    def node(self, key, kind, path, **more):
+    def node(self, key, kind, path, steps, part, backward):
         if key not in self.at:
             self.at[key] = len(self.nodes)
-            self.nodes.append(Node(kind, path, **more))
+            self.nodes.append(Node(kind, path, steps=steps, part=part, backward=backward))
         return self.at[key]
 
     # -- ops ---------------------------------------------------------------------------------------------------------
@@ -102,9 +107,9 @@ class _Folding:
             path = self.drawn(real)
             closed, backward = self.closed(path), "backward" in real
             if closed is not None:
-                n = self.node(("scope", closed), "scope", closed[:-1], steps=_times(closed), part=closed[-1], backward=backward)
+                n = self.node(("scope", closed), "scope", closed[:-1], _times(closed), closed[-1], backward)
             else:
-                n = self.node(("op", path, i if twins is None else twins[i]), "op", path, steps=_times(path), backward=backward)
+                n = self.node(("op", path, i if twins is None else twins[i]), "op", path, _times(path), None, backward)
             self.nodes[n].members.append(i)
             self.node_of.append(n)
 
@@ -124,6 +129,8 @@ class _Folding:
         self.leaf_of = {}
         for key, members in groups.items():
             kind, path = self.program.values[members[0][0]].kind, self.drawn(members[0][1])
+            if self._shared_inside(uses, members, kind):
+                continue
             while _times(path) > max(1, len(members)):   # the first step's start value does not belong to every step
                 path = path[:-1]
             closed = self.closed(path)
@@ -132,9 +139,21 @@ class _Folding:
                 inside.parameters += len(members) if kind == "parameter" else 0
                 self.leaf_of.update((value, self.at["scope", closed]) for value, _ in members)
                 continue
-            n = self.node(("leaf", key), "parameter" if kind == "parameter" else "constant", path, steps=len(members))
+            n = self.node(("leaf", key), kind if kind == "parameter" else "constant", path, len(members), None,
+                          "backward" in path)
             self.nodes[n].members = [value for value, _ in members]
             self.leaf_of.update((value, n) for value, _ in members)
+
+    def _shared_inside(self, uses, members, kind):
+        """Do only the steps of one closed box use this leaf, more than one of them? Then it is counted there."""
+        users = {self.node_of[i] for value, _ in members for i, _ in uses[value]}
+        steps = {self.paths[i] for value, _ in members for i, _ in uses[value]}
+        node = self.nodes[next(iter(users))]
+        if len(users) > 1 or node.kind != "scope" or node.steps == 1 or len({path[:node.level] for path in steps}) == 1:
+            return False
+        node.shared += kind == "parameter"
+        self.leaf_of.update((value, next(iter(users))) for value, _ in members)
+        return True
 
     # -- edges -------------------------------------------------------------------------------------------------------
     def _edges(self):
@@ -145,25 +164,38 @@ class _Folding:
                 source, maker = self.leaf_of.get(value), self.producer.get(value)
                 if maker is not None:
                     source = self.node_of[maker]
-                loop = maker is not None and self._crosses(self.paths[maker], self.paths[i])
-                if source is None or (source == target and not loop):
+                if source is None:
                     continue
-                open_ends = self.nodes[target].kind == "op"
-                key = (source, target, loop, slot if open_ends else None)
+                start, end = self.nodes[source], self.nodes[target]
+                level = min(start.level, end.level)
+                loop = maker is not None and self._crosses(self.paths[maker], self.paths[i], level)
+                if source == target and not loop:
+                    continue
+                key = (source, target, loop, slot if end.kind == "op" and start.steps <= end.steps else None)
                 if key not in edges:
-                    saved = self.nodes[target].backward and not self.nodes[source].backward
-                    edges[key] = Edge(source, target, loop, saved and maker is not None)
+                    edges[key] = Edge(source, target, loop, end.backward and not start.backward and maker is not None)
                 edges[key].uses.append((i, slot))
+        for edge in edges.values():
+            edge.only = "" if edge.loop else self._only_step(edge)
         return list(edges.values())
 
-    def _crosses(self, one, other):
-        """Do two ops lie in different time steps of the same loop?"""
-        for a, b, c, d in zip(one, other, self.drawn(one), self.drawn(other), strict=False):
+    def _crosses(self, one, other, level):
+        """Do two ops lie in different time steps of the same loop, as far as `level` parts of their paths are drawn?"""
+        for a, b, c, d in zip(one[:level], other[:level], self.drawn(one), self.drawn(other), strict=False):
             if c != d:
                 return False
             if a != b:
                 return True
         return False
+
+    def _only_step(self, edge):
+        """The name of the one time step into which an edge leads, or "" if it leads into several or there are none."""
+        target = self.nodes[edge.target]
+        real = {self.paths[i][:target.level] for i, _ in edge.uses}
+        if target.steps == 1 or len(real) > 1:
+            return ""
+        path, drawn = self.paths[edge.uses[0][0]], self.drawn(self.paths[edge.uses[0][0]])
+        return next((a for a, b in zip(path, drawn, strict=True) if isinstance(b, Steps)), "")
 
     def _boxes(self):
         boxes = {}
@@ -235,8 +267,8 @@ def _merged_paths(program, paths):
 def _twins(program, paths, producer, drawn):
     """For every op the number of its place in a step, the same for ops of different steps that do the same.
 
-    Two ops of one kind in a step are told apart by what they are made of inside the step, and by the leaves they share with
-    other steps (W h and U h). What comes from outside does not count: the first step starts from another value.
+    Two ops of one kind in a step are told apart by what they are made of inside the step, and by the leaves they share
+    with other steps (W h and U h). Nothing else from outside counts: the first step starts from another value.
     """
     seen, shared = defaultdict(set), set()
     for i, step in enumerate(program.instructions):
@@ -260,7 +292,7 @@ def _twins(program, paths, producer, drawn):
 
 
 def _match(steps, made_of, instructions, place):
-    """Give the ops of every step the place of the model step's op that is made alike, else of the next one of its kind."""
+    """Give each op of every step the place of the model step's op that is made alike, else of the next of its kind."""
     model = steps[len(steps) // 2]
     extra = len(model)
     for step in steps:

@@ -1,7 +1,7 @@
 """The graph of a computation as a picture: `graph(loss).save("graph.svg")`.
 
-Nothing is traced and no source is read: the graph is what the engine recorded. Gradients made with `create_graph=True` are
-such graphs too, so the backward pass is drawn by the same lines.
+Nothing is traced and no source is read: the graph is what the engine recorded. Gradients made with `create_graph=True`
+are such graphs too, so the backward pass is drawn by the same lines.
 """
 import json
 import math
@@ -19,6 +19,7 @@ from . import render
 from .dot import THEMES, dot_text
 from .fold import depth_of, fold
 
+_NO_SCOPES = "put parts of it into `with scope(...)`, draw a Tensor nearer to the inputs, or raise max_nodes"
 LIMIT = 1000  # nodes beyond which nothing is drawn: nobody could read it, and the layout would take minutes
 
 
@@ -40,18 +41,18 @@ class Graph:
         return len(self.drawing.edges)
 
     def __repr__(self):
-        return f"Graph({self.nodes} nodes, {self.edges} edges)"
+        return f"Graph(nodes={self.nodes}, edges={self.edges})"
 
     def save(self, path, timeout=30.0):
         """Write the picture to `path`, by its suffix: .svg, .pdf, .png, .dot (DOT text) or .json (the whole Program).
 
-        Returns the Path written. On a machine that cannot draw, that is the DOT text under the same name with .dot, and one
-        line on stderr says how to get the rest. timeout: seconds for the layout. InputError for another suffix.
+        Returns the Path written. On a machine that cannot draw, that is the DOT text under the same name with .dot, and
+        one line on stderr says how to get the rest. timeout: seconds for the layout. InputError for another suffix.
         """
         path = Path(path)
         kind = path.suffix[1:].lower()
         if kind not in (*render.PICTURES, "dot", "json"):
-            raise InputError(f"graph: expected a file name that ends in .svg, .pdf, .png, .dot or .json, got {path.name!r}")
+            raise InputError(f"graph: expected a name that ends in .svg, .pdf, .png, .dot or .json, got {path.name!r}")
         if kind == "dot":
             return _write(path, self.dot.encode("utf-8"))
         if kind == "json":
@@ -81,23 +82,23 @@ class Graph:
             return None
 
 
-def graph(outputs, names=None, depth=None, max_nodes=150, values=False, theme="colour", direction="TB", *, backward=False,
-          steps=None):
+def graph(outputs, names=None, depth=None, max_nodes=150, values=False, theme="colour", direction="TB", *,
+          backward=False, steps=None):
     """Draw what computed `outputs`: a Tensor, a list of Tensors, or a Program. Returns a Graph.
 
     names       {name: Tensor} for Tensors without a name, or a module with `named_parameters()`
-    depth       how many scopes deep to look; each scope below is one node with the number of its ops. Without it the graph
-                is folded no more than `max_nodes` nodes ask for
+    depth       how many scopes deep to look; each scope below is one node with the number of its ops. Without it the
+                graph is folded no more than `max_nodes` nodes ask for
     values      write small values, ranges of large ones, and the gradients of parameters beside the nodes
     theme       "colour" (told apart by colour-blind readers) or "print" (black and white)
     direction   "TB" from top to bottom, "LR" from left to right
     backward    draw the backward pass of a one-element Tensor too, down to all its parameters
-    steps       lay equal time steps (`step 0`, `step 1`, ...) on top of each other; None: if `depth` is given or the graph has
-                more than `max_nodes` nodes
+    steps       lay equal time steps (`step 0`, `step 1`, ...) on top of each other; None: if `depth` is given or the
+                graph has more than `max_nodes` nodes
 
-    Solid edges carry values, with their shapes; "(64,) → (32, 64)" says that a value was broadcast. Dashed edges go to the next
-    time step; dotted ones bring values saved in the forward pass to the backward pass.
-    Raises InputError if nothing was recorded, or if more than 1,000 nodes (or `max_nodes`, if larger) are left after folding.
+    Solid edges carry values, with their shapes; "(64,) → (32, 64)" says that a value was broadcast. Dashed edges go to
+    the next time step; dotted ones bring values saved in the forward pass to the backward pass.
+    Raises InputError if nothing was recorded, or if more than 1,000 nodes (or `max_nodes`, if larger) are left.
     """
     _check(depth, max_nodes, theme, direction)
     arrays = None
@@ -110,12 +111,12 @@ def graph(outputs, names=None, depth=None, max_nodes=150, values=False, theme="c
         with _named(names):
             outputs, titles = _with_gradients(outputs) if backward else (outputs, {})
             program = Program.of(outputs)
-        for i, name in titles.items():
-            program.values[program.outputs[i]].name = program.values[program.outputs[i]].name or name
+        if backward:
+            _tell_backward(program, len(_in_order(outputs[:1])), titles)
         arrays = _arrays(program, outputs) if values else None
     if not program.instructions:
-        raise InputError("graph: nothing was recorded for this Tensor: no input requires a gradient, or it was computed under "
-                         "no_grad()")
+        raise InputError("graph: nothing was recorded for this Tensor: no input requires a gradient, or it was made "
+                         "under no_grad()")
     drawing = _few_enough(program, depth, max_nodes, steps)
     return Graph(program, drawing, dot_text(program, drawing, arrays, theme, direction))
 
@@ -137,8 +138,8 @@ def _few_enough(program, depth, max_nodes, steps):
     if depth is not None:
         drawing = fold(program, depth, steps is not False)
         if len(drawing.nodes) > limit:
-            raise InputError(f"graph: depth {depth} leaves {len(drawing.nodes):,} nodes, more than {limit:,}: choose a smaller "
-                             "depth (--depth), or none")
+            raise InputError(f"graph: depth {depth} leaves {len(drawing.nodes):,} nodes, more than {limit:,}: "
+                             + ("choose a smaller depth (--depth), or none" if depth else _NO_SCOPES))
         return drawing
     ways = [(None, False), (None, True)] if steps is None else [(None, steps)]
     for deep, merge in ways + [(d, ways[-1][1]) for d in range(min(depth_of(program) - 1, 20), -1, -1)]:
@@ -146,8 +147,8 @@ def _few_enough(program, depth, max_nodes, steps):
         if len(drawing.nodes) <= max_nodes:
             return drawing
     if len(drawing.nodes) > limit:
-        raise InputError(f"graph: {len(drawing.nodes):,} nodes are left with every scope folded, more than {limit:,}: put parts of "
-                         "the computation into `with scope(...)`, or draw a Tensor nearer to the inputs")
+        raise InputError(f"graph: {len(drawing.nodes):,} nodes are left with every scope folded (--depth 0), more than "
+                         f"{limit:,}: {_NO_SCOPES}")
     return drawing
 
 
@@ -168,6 +169,7 @@ def _tensors(outputs):
 def _named(names):
     """Tensors carry their name from `names` while the Program is made."""
     names = dict(names.named_parameters()) if hasattr(names, "named_parameters") else dict(names or {})
+    names = {name: t for name, t in names.items() if isinstance(t, Tensor)}
     before = [(t, t.name) for t in names.values()]
     try:
         for name, t in names.items():
@@ -194,6 +196,16 @@ def _with_gradients(outputs):
             titles[len(outputs)] = f"∂{top}/∂{leaf.name or 'parameter'}"
             outputs = [*outputs, gradient]
     return outputs, titles
+
+
+def _tell_backward(program, forward, titles):
+    """Name the gradients; put every instruction behind the first `forward` ones into a backward scope, also the sums
+    that the walk makes between two rules."""
+    for i, name in titles.items():
+        program.values[program.outputs[i]].name = program.values[program.outputs[i]].name or name
+    for step in program.instructions[forward:]:
+        if "backward" not in step.scope.split("/"):
+            step.scope = f"backward/{step.op}"
 
 
 def _arrays(program, outputs):

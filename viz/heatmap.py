@@ -1,15 +1,15 @@
 """Attention weights as a picture: target tokens down, source tokens across, one cell a pair.
 
-Token i sits at cell i, also when it comes twice. The colour bar goes from 0 to 1 in every picture, so that two can be compared.
+Token i sits at cell i, also when it comes twice. The colour bar goes from 0 to 1 in every picture, so that two can be
+compared.
 """
 import math
 
 import numpy as np
-
 from tinyattn.errors import InputError
 
 from .plot import figure, kind_of, literally, quiet, save
-from .text import printable
+from .text import printable, width
 
 _VISIBLE = {" ": "␣", "": "∅"}  # tokens that would leave no trace
 
@@ -29,7 +29,7 @@ def heatmaps(maps, path=None, title="", across=None):
     """Several maps on one page, in one scale: sentences, heads, layers or hops. Returns the Figure.
 
     maps    a list of (weights, rows, columns[, title[, gold]]), each as in `heatmap`
-    across  how many stand side by side; None: as many as make the page about square
+    across  how many stand side by side; None: as many as make the page a little wider than high
     """
     maps = [_checked(i, *one) for i, one in enumerate(maps)]
     if not maps:
@@ -39,10 +39,10 @@ def heatmaps(maps, path=None, title="", across=None):
     cell, size = _cell(max(max(m[0].shape) for m in maps))
     left, top = (_label_room([token for m in maps for token in m[side]], size) for side in (1, 2))
     wide, high = max(m[0].shape[1] for m in maps) * cell, max(m[0].shape[0] for m in maps) * cell
-    gap = 0.45
+    gap = 0.3
     heads = max((len(m[3].split("\n")) for m in maps if m[3]), default=0) * 0.26
     panel = (left + wide + gap, top + high + heads + gap)
-    across = min(len(maps), across or max(1, round(math.sqrt(len(maps) * panel[1] / panel[0]))))
+    across = min(len(maps), across or max(1, round(math.sqrt(1.5 * len(maps) * panel[1] / panel[0]))))
     down = -(-len(maps) // across)
     head = 0.4 if title else 0.0
     page = (across * panel[0] + 0.8, down * panel[1] + head)
@@ -65,8 +65,8 @@ def _checked(i, weights, rows, columns, title="", gold=()):
     weights = np.asarray(weights.numpy() if hasattr(weights, "numpy") else weights)
     rows, columns = [_token(t) for t in rows], [_token(t) for t in columns]
     if weights.shape != (len(rows), len(columns)):
-        raise InputError(f"heatmap: {which}: expected weights of shape ({len(rows)} rows, {len(columns)} columns), one for each "
-                         f"pair of tokens, got shape {weights.shape}")
+        raise InputError(f"heatmap: {which}: expected weights of shape ({len(rows)} rows, {len(columns)} columns), one "
+                         f"for each pair of tokens, got shape {weights.shape}")
     if weights.size == 0:
         raise InputError(f"heatmap: {which}: nothing to draw, there are {len(rows)} rows and {len(columns)} columns")
     if weights.dtype.kind not in "fiub":
@@ -74,8 +74,8 @@ def _checked(i, weights, rows, columns, title="", gold=()):
     weights = weights.astype(float)
     if not np.isfinite(weights).all():
         row, column = (int(n) for n in np.argwhere(~np.isfinite(weights))[0])
-        raise InputError(f"heatmap: {which}: the weight at row {row} ({rows[row]}), column {column} ({columns[column]}) is "
-                         f"{weights[row, column]}")
+        raise InputError(f"heatmap: {which}: the weight at row {row} ({rows[row]}), column {column} "
+                         f"({columns[column]}) is {weights[row, column]}")
     for row, column in gold:
         if not (0 <= row < len(rows) and 0 <= column < len(columns)):
             raise InputError(f"heatmap: {which}: the gold link ({row}, {column}) is outside {len(rows)} rows and "
@@ -97,7 +97,6 @@ def _cell(n):
 
 def _label_room(tokens, size):
     """Inches that the longest token takes."""
-    from .text import width
     return max(width(t, size) for t in tokens) * 1.12 / 72 + 0.18
 
 
@@ -115,7 +114,8 @@ def _draw(axes, one, size):
     axes.tick_params(which="both", length=0)
     axes.spines[:].set_color("#999999")
     for row, column in gold:
-        axes.add_patch(Rectangle((column - 0.42, row - 0.42), 0.84, 0.84, fill=False, edgecolor="#D55E00", linewidth=1.8))
+        axes.add_patch(Rectangle((column - 0.42, row - 0.42), 0.84, 0.84, fill=False, edgecolor="#D55E00",
+                                 linewidth=1.8))
     if title:
         axes.set_title(title, size=14, pad=6)
     literally([*axes.get_xticklabels(), *axes.get_yticklabels(), axes.title])
@@ -125,7 +125,7 @@ def _draw(axes, one, size):
 def _colour_bar(fig, image, maps, page, panel, across, above, height):
     """One bar for all maps, 0 to 1; a pointed end says that there are weights beyond it, which no probability is."""
     low, high = min(m[0].min() for m in maps) < -1e-6, max(m[0].max() for m in maps) > 1 + 1e-6
-    place = ((across * panel[0] - 0.25) / page[0], 1 - (above + height) / page[1], 0.16 / page[0], height / page[1])
+    place = ((across * panel[0] - 0.1) / page[0], 1 - (above + height) / page[1], 0.16 / page[0], height / page[1])
     bar = fig.colorbar(image, cax=fig.add_axes(place), ticks=[0, 0.5, 1] if height < 2 else [0, 0.2, 0.4, 0.6, 0.8, 1],
                        extend="both" if low and high else "min" if low else "max" if high else "neither")
     bar.ax.tick_params(labelsize=11)

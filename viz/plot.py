@@ -12,13 +12,14 @@ from pathlib import Path
 from tinyattn.errors import InputError
 
 KINDS = ("svg", "pdf", "png")
-# Okabe and Ito's colours, which colour-blind readers tell apart; line n also has mark n and dash n, for black and white
+# Okabe and Ito's colours, which colour-blind readers tell apart; mark or hatch n goes with colour n, for print
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKS = "osD^vPX"
-DASHES = ("-", "--", "-.", ":")
+HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
 # fonts for signs that DejaVu, which comes with matplotlib, has not: Chinese, Japanese, Korean, pictures
-_MORE_FONTS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "WenQuanYi Zen Hei", "Microsoft YaHei", "SimHei",
-               "PingFang SC", "Hiragino Sans", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS", "Noto Emoji", "Segoe UI Emoji")
+_MORE_FONTS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "WenQuanYi Zen Hei", "Microsoft YaHei",
+               "SimHei", "PingFang SC", "Hiragino Sans", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS", "Noto Emoji",
+               "Segoe UI Emoji")
 # a file says nothing about when it was made, so the same picture is the same file
 _METADATA = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
@@ -63,7 +64,8 @@ def save_bytes(fig, kind, tight=True):
     # text stays text in PDF; in SVG only if no font here has all its signs: then the reader's fonts may
     settings = {"pdf.fonttype": 42, "svg.hashsalt": "tinyattn", "svg.fonttype": "path" if _all_known(fig) else "none"}
     with matplotlib.rc_context(settings), quiet():
-        fig.savefig(out, format=kind, dpi=160, metadata=_METADATA[kind], **({"bbox_inches": "tight", "pad_inches": 0.1} if tight else {}))
+        page = {"bbox_inches": "tight", "pad_inches": 0.1} if tight else {}
+        fig.savefig(out, format=kind, dpi=160, metadata=_METADATA[kind], **page)
     return out.getvalue()
 
 
@@ -83,7 +85,7 @@ def quiet():
 
 @functools.cache
 def fonts():
-    """DejaVu Sans, then whichever of the larger fonts this machine has: each sign is taken from the first that has it."""
+    """DejaVu Sans, then the larger fonts that this machine has: each sign is taken from the first font that has it."""
     from matplotlib import font_manager
     with quiet():
         here = {font.name for font in font_manager.fontManager.ttflist}

@@ -1,7 +1,7 @@
 """From DOT text to a picture, with whatever the machine has: never a traceback because `dot` is missing.
 
     1. `dot`, the program of Graphviz, if it is on the PATH
-    2. `graphviz-pure`, which pip installs beside Python. It writes SVG and PNG; a PDF is drawn by matplotlib from its layout
+    2. `graphviz-pure`, which pip installs beside Python. It writes SVG and PNG; matplotlib draws a PDF from its layout
     3. `pygraphviz`, whose wheels carry Graphviz inside
 
 Each gets DOT text on stdin and a time limit. If none can do it, `Unavailable` says why, in one line.
@@ -24,7 +24,7 @@ class Unavailable(InputError):
 
 
 def render(dot, kind, timeout=30.0):
-    """The bytes of the picture that the text `dot` describes. kind: "svg", "pdf" or "png"; timeout in seconds a program.
+    """The bytes of the picture that the text `dot` describes. kind: "svg", "pdf" or "png"; timeout: seconds a program.
 
     Raises Unavailable if there is no layout program, or if none of those found manages.
     """
@@ -37,7 +37,7 @@ def render(dot, kind, timeout=30.0):
         except subprocess.TimeoutExpired:
             problems.append(f"{name} took longer than {timeout:g} s (fold more: a smaller depth, or fewer nodes)")
         except (OSError, ValueError, RuntimeError, ImportError) as error:
-            problems.append(f"{name}: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}")
+            problems.append(f"{name}: {(str(error).strip() or type(error).__name__).splitlines()[0]}")
     raise Unavailable("; ".join(problems) if problems else f"no program that lays out graphs was found; {ADVICE}")
 
 
@@ -65,9 +65,9 @@ def _dpi(kind):
 def _run(command, dot, timeout):
     """stdout of a program that reads `dot` from stdin. Its warnings (on font metrics) are of no use to anybody."""
     hidden = {"creationflags": subprocess.CREATE_NO_WINDOW} if os.name == "nt" else {}
-    done = subprocess.run(command, input=dot.encode("utf-8"), capture_output=True, timeout=timeout, check=False, **hidden)
+    done = subprocess.run(command, input=dot.encode("utf-8"), capture_output=True, timeout=timeout, **hidden)
     if done.returncode or not done.stdout:
-        raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode} and no picture")
+        raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}, no picture")
     return done.stdout
 
 

@@ -1,13 +1,14 @@
 """Text in pictures: labels that stay literal whatever stands in them, and formulas of ops as short Unicode lines.
 
-DOT gives a meaning to backslashes, quotes, `&name;` and a leading `<`; SVG and XML allow no control characters. `literal`
-and `markup` are the two ways past all of that: for a plain label and for one with bold and small print.
+DOT gives a meaning to backslashes, quotes, `&name;` and a leading `<`; SVG and XML allow no control characters.
+`literal` and `markup` are the two ways past all of that: for a plain label and for one with bold and small print.
 """
 import re
 import unicodedata
 
 # only signs that the fonts inside graphviz-pure have, so that a PNG shows them on a machine without fonts
-_SIGNS = {"odot": "*", "sigma": "σ", "sum": "∑", "prod": "∏", "top": "ᵀ", "lVert": "‖", "rVert": "‖", "cdot": "·", "times": "×"}
+_SIGNS = {"odot": "*", "sigma": "σ", "sum": "∑", "prod": "∏", "top": "ᵀ", "lVert": "‖", "rVert": "‖", "cdot": "·",
+          "times": "×"}
 _RAISED = dict(zip("0123456789+-nTᵀ", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿᵀᵀ", strict=True))
 _LOWERED = dict(zip("0123456789+-tsijna", "₀₁₂₃₄₅₆₇₈₉₊₋ₜₛᵢⱼₙₐ", strict=True))
 _TOKEN = re.compile(r"\\([A-Za-z]+)|\\.|[{}^_]|[^\\{}^_]")
@@ -17,7 +18,8 @@ _FIRST_SLOT = 0xE000  # private-use characters stand for the slots while the for
 def printable(text, limit=48):
     """`text` on one line and without control characters (shown as �), cut in the middle if longer."""
     text = str(text).replace("\n", "\\n").replace("\t", "\\t")
-    text = "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or c in "\ufffe\uffff" else c for c in text)
+    bad = ("Cc", "Cs", "Zl", "Zp")
+    text = "".join("\ufffd" if unicodedata.category(c) in bad or c in "\ufffe\uffff" else c for c in text)
     return text if len(text) <= limit else text[:limit - limit // 3 - 1] + "…" + text[-(limit // 3):]
 
 

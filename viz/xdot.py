@@ -44,7 +44,8 @@ class _Painter:
 
     def __init__(self, axes, z):
         self.axes, self.z = axes, z
-        self.line, self.fill, self.style, self.line_width, self.size, self.bold = "#000000", "#ffffff", "solid", 1.0, 14.0, False
+        self.line, self.fill, self.style, self.line_width = "#000000", "#ffffff", "solid", 1.0
+        self.size, self.bold = 14.0, False
 
     def paint(self, op):
         kind = op["op"]
@@ -91,12 +92,14 @@ class _Painter:
         """A text, set smaller if this font runs wider than the one that the layout was made for."""
         from matplotlib.font_manager import FontProperties
         from matplotlib.textpath import TextPath
-        if not op["text"].strip():
+        text = op["text"].strip()
+        if not text:
             return
+        room = op["width"] - 0.28 * self.size * (len(op["text"]) - len(text))  # a space is 0.28 of the size wide
         font = FontProperties(family=fonts(), weight="bold" if self.bold else "normal")
         with quiet():
-            wide = TextPath((0, 0), op["text"].replace("$", "S"), size=self.size, prop=font).get_extents().width
-        size = self.size * min(1.0, op["width"] / wide) if wide else self.size
+            wide = TextPath((0, 0), text.replace("$", "S"), size=self.size, prop=font).get_extents().width
+        size = self.size * min(1.0, room / wide) if wide else self.size
         (x, y), side = op["pt"], {"l": "left", "c": "center", "r": "right"}[op["align"]]
         self.axes.text(x, y, op["text"], size=size, ha=side, va="baseline", color=self.line, weight=font.get_weight(),
                        family=fonts(), zorder=self.z, parse_math=False)

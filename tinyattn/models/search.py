@@ -9,7 +9,7 @@ def beam_search(model, source, lengths, begin, end, width=1, longest=None):
     """The most probable translations of a batch: a list of B lists of ids, without `begin` and `end`.
 
     A hypothesis is ranked by its log-probability divided by its length (with the end word), so that short ones are not
-    preferred. source (B, S), lengths (B,) Tensors; `longest` bounds the length, by default 2 S + 10. All B x width
+    preferred; one that has ended comes before one that was cut off. source (B, S), lengths (B,) Tensors; `longest` bounds the length, by default 2 S + 10. All B x width
     hypotheses run as one batch; a finished one keeps its place and its score.
     """
     if width < 1:
@@ -33,7 +33,10 @@ def beam_search(model, source, lengths, begin, end, width=1, longest=None):
             state = tuple(s[pick] for s in state)
             if done.all():
                 break
-    best = (total / np.maximum(length, 1)).reshape(b, width).argmax(1) + np.arange(b) * width
+    rank = np.where(done, total / np.maximum(length, 1), -np.inf).reshape(b, width)
+    unfinished = np.isneginf(rank).all(1)[:, None]                            # only then what has no end may be chosen
+    rank = np.where(unfinished, (total / np.maximum(length, 1)).reshape(b, width), rank)
+    best = rank.argmax(1) + np.arange(b) * width
     return [_until(row[1:], end) for row in words[best]]
 
 

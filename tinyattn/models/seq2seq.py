@@ -67,7 +67,7 @@ class Decoder(nn.Module):
         self.drop = nn.Dropout(dropout)
         self.start = nn.Linear(hidden if attention != "none" else annotation, hidden)  # W_s
         self.from_word = nn.Linear(embed, rows)                                        # W, with the biases of the gates
-        self.w_hh = nn.Parameter(np.zeros((rows, hidden)))                             # U
+        self.w_hh = nn.Parameter(init.orthogonal((rows, hidden), CELLS[cell]))         # U
         fed = attention != "none" or context == "every"
         self.from_context = nn.Linear(annotation, rows, bias=False) if fed else None   # C
         self.out_state = nn.Linear(hidden, 2 * hidden)                                 # U_o; without attention it reads s_i
@@ -77,7 +77,8 @@ class Decoder(nn.Module):
         self.variant = None if attention == "none" else find(attention)
         if self.variant is not None:
             shapes = self.variant.shapes(A=align or hidden, Q=hidden, K=annotation)
-            self.attention = {name: nn.Parameter(np.zeros(shape)) for name, shape in shapes.items()}
+            self.attention = {name: nn.Parameter(init.uniform(shape, 1 / np.sqrt(shape[-1])))
+                              for name, shape in shapes.items()}
 
     # -- what is computed once a sentence ----------------------------------------------------------------------------
     def prepare(self, h, summary, lengths):
@@ -176,15 +177,16 @@ class Decoder(nn.Module):
 
 
 class Seq2Seq(nn.Module):
-    """Encoder and decoder. `init` is "modern" (uniform by width; as nn.Linear and nn.GRU do) or "paper" (Bahdanau 2015)."""
+    """Encoder and decoder. `init_as`: "modern" (uniform by width as in nn.Linear and nn.GRU, U orthogonal) or "paper"."""
 
     def __init__(self, source_size, target_size, embed=64, hidden=64, cell="gru", attention="additive", context="every",
-                 bidirectional=True, align=None, dropout=0.0, init="modern"):
+                 bidirectional=True, align=None, dropout=0.0, init_as="modern"):
         if attention != "none" and not bidirectional:
             raise ValueError("seq2seq: attention needs the bidirectional encoder, whose states it attends to")
         self.encoder = Encoder(source_size, embed, hidden, cell, bidirectional, dropout)
         self.decoder = Decoder(target_size, embed, hidden, self.encoder.width, cell, attention, context, align, dropout)
-        _modern(self) if init == "modern" else _as_in_paper(self)
+        if init_as == "paper":
+            _as_in_paper(self)
 
     def forward(self, source, source_lengths, before):
         """source (B, S), lengths (B,), target words shifted right (B, T): logits (B, T, V)."""
@@ -213,15 +215,6 @@ class Seq2Seq(nn.Module):
 def _set(parameter, value):
     with no_grad():
         parameter.copy_(value)
-
-
-def _modern(model):
-    """What the layers start with is kept; U is orthogonal, the attention uniform by width."""
-    decoder = model.decoder
-    n = decoder.hidden
-    _set(decoder.w_hh, init.orthogonal(decoder.w_hh.shape, CELLS[decoder.cell]))
-    for p in (decoder.attention if decoder.variant is not None else {}).values():
-        _set(p, init.uniform(p.shape, 1 / np.sqrt(p.shape[-1])))
 
 
 def _as_in_paper(model):

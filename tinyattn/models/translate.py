@@ -79,8 +79,8 @@ class Translate:
             raise InputError(f"translate: expected a dropout between 0 and 1, got {options.dropout}")
         self.options, self.source_words, self.target_words = options, source_words, target_words
         self.corpus, self.notes = None, []
-        keep = ("embed", "hidden", "cell", "attention", "context", "bidirectional", "dropout", "init")
-        self.model = Seq2Seq(len(source_words), len(target_words), align=options.align or None,
+        keep = ("embed", "hidden", "cell", "attention", "context", "bidirectional", "dropout")
+        self.model = Seq2Seq(len(source_words), len(target_words), align=options.align or None, init_as=options.init,
                              **{k: getattr(options, k) for k in keep})
 
     # -- making one --------------------------------------------------------------------------------------------------

@@ -132,6 +132,8 @@ class Pow(Op):
     tex = "{{x}}^{{y}}"
 
     def cpu(self, x, y):
+        if y.dtype.kind != "f" and y.size and y.min() < 0:
+            raise ValueError(f"pow: a whole number to the power {y.min()} is no whole number; take x.float() ** y")
         return run("pow", _pow, x, y)
 
     def grad_x(self, g, out, x, y):

@@ -17,7 +17,7 @@ class Unfold(Op):
         reach = (self.size - 1) * self.dilation + 1
         if min(self.size, self.step, self.dilation) < 1:
             raise ValueError(f"unfold: size, step and dilation must be at least 1, got {self.size}, {self.step}, {self.dilation}")
-        if x.shape[-1] < reach:
+        if x.ndim == 0 or x.shape[-1] < reach:
             raise ShapeError(f"unfold: a window reaches over {reach} places, but the last axis of {x.shape} is shorter")
         view = np.lib.stride_tricks.sliding_window_view(x, reach, axis=-1)
         return view[..., ::self.step, ::self.dilation]

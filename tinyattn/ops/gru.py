@@ -31,8 +31,8 @@ class GRUScan(Scan):
         (b, t, d), bias, lengths = self.checked(x, h0, w_hh, b_hh, lengths)
         steps = t if self.recorded else min(t, 1)  # without a backward pass one step's gates are enough
         hs, h = empty((b, t, d), x.dtype), np.array(h0)
-        gates, inner, before = [empty((b, steps, n * d), x.dtype) for n in (3, 1, 1)]
-        args = (np.ascontiguousarray(x), np.ascontiguousarray(w_hh), bias, lengths, hs, h, gates, inner, before, self.reverse,
+        gates, inner, before = empty((b, steps, 3, d), x.dtype), empty((b, steps, d), x.dtype), empty((b, steps, d), x.dtype)
+        args = (np.ascontiguousarray(x).reshape(b, t, 3, d), np.ascontiguousarray(w_hh), bias.reshape(3, d), lengths, hs, h, gates, inner, before, self.reverse,
                 self.reset == "after", self.update == "keep")
         launch(cost(b, t, d, 3), _forward, args, _forward_parallel, (*args, chunk_rows(b)))
         if self.recorded:
@@ -58,11 +58,12 @@ class GRUScan(Scan):
     def cpu_grad(self, g, y, x, h0, w_hh, b_hh, lengths):
         lengths, gates, inner, before = self.saved
         b, t, d = before.shape
-        at_x, at_inner, at_h = empty((b, t, 3 * d), x.dtype), empty((b, t, d), x.dtype), np.array(g[1])
+        at_x, at_inner, at_h = empty((b, t, 3, d), x.dtype), empty((b, t, d), x.dtype), np.array(g[1])
         after = self.reset == "after"
         args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, gates, inner, before, at_x, at_inner, at_h,
                 self.reverse, after, self.update == "keep")
         launch(cost(b, t, d, 3), _backward, args, _backward_parallel, (*args, chunk_rows(b)))
+        at_x = at_x.reshape(b, t, 3 * d)
         need_x, need_h, need_w, need_b = self.needs[:4]
         parts = (at_x[:, :, :2 * d], before), ((at_inner, before) if after else (at_x[:, :, 2 * d:], inner))
         grad_w, grad_b = self.weight_gradients(need_w, need_b, *parts)
@@ -77,7 +78,7 @@ class GRUScan(Scan):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the loops. `gates` holds r, z, n side by side; `inner` is U_n h + b_n (reset after) or r * h (reset before);
+# the loops. `gates` (B,T,3,D) holds r, z, n; `inner` is U_n h + b_n (reset after) or r * h (reset before);
 # `before` is the state that a step began with. Without a backward pass they have one step, used again and again.
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
@@ -108,11 +109,11 @@ def _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, rev
             for row in rows:                                n, and the new h, along D
     """
     t_end, d = hs.shape[1], hs.shape[2]
-    state = h[start:end:1, ::1]
+    state, side_by_side = h[start:end:1, ::1], gates.reshape(len(h), gates.shape[1], 3 * d)
     for step in range(t_end):
         t = t_end - 1 - step if reverse else step
         s = t if gates.shape[1] == t_end else 0
-        product(gates[start:end:1, s, :2 * d:1], state, w_rz, True, False)
+        product(side_by_side[start:end:1, s, :2 * d:1], state, w_rz, True, False)
         for i in range(start, end):
             if t < lengths[i]:
                 _open(gates[i, s], x[i, t], bias, h[i], inner[i, s], before[i, s])
@@ -120,7 +121,7 @@ def _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, rev
                 hs[i, t] = 0
                 inner[i, s] = 0
                 before[i, s] = 0
-        product(gates[start:end:1, s, 2 * d::1], state if after else inner[start:end:1, s, ::1], w_n, True, False)
+        product(side_by_side[start:end:1, s, 2 * d::1], state if after else inner[start:end:1, s, ::1], w_n, True, False)
         for i in range(start, end):
             if t < lengths[i]:
                 _update(gates[i, s], x[i, t], bias, h[i], inner[i, s], hs[i, t], after, keep)
@@ -130,21 +131,23 @@ def _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, rev
 def _open(gates, x, bias, h, inner, before):
     """The gates r and z of one row, and r * h."""
     d = len(h)
-    for j in range(2 * d):
-        gates[j] = sigmoid(gates[j] + x[j] + bias[j])
+    for k in range(2):
+        gate, x_k, bias_k = gates[k], x[k], bias[k]
+        for j in range(d):
+            gate[j] = sigmoid(gate[j] + x_k[j] + bias_k[j])
+    r = gates[0]
     for j in range(d):
         before[j] = h[j]
-    for j in range(d):
-        inner[j] = gates[j] * h[j]
+        inner[j] = r[j] * h[j]
 
 
 @kernel
 def _update(gates, x, bias, h, inner, out, after, keep):
-    """The candidate n and the new state of one row. Parts are views that begin at 0: for n[2 * d + j] Numba would ask
-    whether the place is negative, and the loop would not become vector instructions."""
+    """The candidate n and the new state of one row. Short loops: the compiler makes vector instructions of each of them."""
     d = len(h)
-    r, z, n, x_n, bias_n = gates[:d], gates[d:2 * d], gates[2 * d:], x[2 * d:], bias[2 * d:]
+    z, n, x_n, bias_n = gates[1], gates[2], x[2], bias[2]
     if after:
+        r = gates[0]
         for j in range(d):
             inner[j] = n[j] + bias_n[j]
         for j in range(d):
@@ -154,12 +157,12 @@ def _update(gates, x, bias, h, inner, out, after, keep):
             n[j] = tanh(x_n[j] + n[j] + bias_n[j])
     if keep:
         for j in range(d):
-            h[j] = n[j] + z[j] * (h[j] - n[j])
+            new = n[j] + z[j] * (h[j] - n[j])
+            h[j], out[j] = new, new
     else:
         for j in range(d):
-            h[j] = h[j] + z[j] * (n[j] - h[j])
-    for j in range(d):
-        out[j] = h[j]
+            new = h[j] + z[j] * (n[j] - h[j])
+            h[j], out[j] = new, new
 
 
 @kernel
@@ -190,7 +193,7 @@ def _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner,
             at_h += at_inner @ w_n + at_x[t; r, z] @ w_rz       (reset before: first through r * h)
     """
     t_end, d = g.shape[1], g.shape[2]
-    state = at_h[start:end:1, ::1]
+    state, side_by_side = at_h[start:end:1, ::1], at_x.reshape(len(g), t_end, 3 * d)
     for step in range(t_end):
         t = step if reverse else t_end - 1 - step
         for i in range(start, end):
@@ -205,18 +208,18 @@ def _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner,
         if after:
             product(state, inside, w_n, True, True)
         else:
-            product(inside, at_x[start:end:1, t, 2 * d::1], w_n, True, False)
+            product(inside, side_by_side[start:end:1, t, 2 * d::1], w_n, True, False)
             for i in range(start, end):
                 if t < lengths[i]:
                     _product_back(gates[i, t], before[i, t], at_x[i, t], at_inner[i, t], at_h[i])
-        product(state, at_x[start:end:1, t, :2 * d:1], w_rz, True, True)
+        product(state, side_by_side[start:end:1, t, :2 * d:1], w_rz, True, True)
 
 
 @kernel
 def _update_back(g, gates, before, at_x, at_h, keep):
-    """Through h' = z h + (one - z) n (or the other way round) and n = tanh(...)."""
+    """Through h' = z h + (1 - z) n (or the other way round) and n = tanh(...)."""
     d, one = len(g), g.dtype.type(1)  # an integer 1 would make it float64
-    z, n, at_z, at_n = gates[d:2 * d], gates[2 * d:], at_x[d:2 * d], at_x[2 * d:]
+    z, n, at_z, at_n = gates[1], gates[2], at_x[1], at_x[2]
     for j in range(d):
         at_h[j] += g[j]
     if keep:
@@ -239,7 +242,7 @@ def _update_back(g, gates, before, at_x, at_h, keep):
 def _reset_back(gates, inner, at_x, at_inner):
     """Through x_n + r * inner."""
     d, one = len(inner), inner.dtype.type(1)
-    r, at_r, at_n = gates[:d], at_x[:d], at_x[2 * d:]
+    r, at_r, at_n = gates[0], at_x[0], at_x[2]
     for j in range(d):
         at_inner[j] = at_n[j] * r[j]
     for j in range(d):
@@ -250,7 +253,7 @@ def _reset_back(gates, inner, at_x, at_inner):
 def _product_back(gates, before, at_x, at_inner, at_h):
     """Through r * h; at_inner is its gradient."""
     d, one = len(before), before.dtype.type(1)
-    r, at_r = gates[:d], at_x[:d]
+    r, at_r = gates[0], at_x[0]
     for j in range(d):
         at_r[j] = at_inner[j] * before[j] * r[j] * (one - r[j])
     for j in range(d):

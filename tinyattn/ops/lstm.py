@@ -27,8 +27,8 @@ class LSTMScan(Scan):
         (b, t, d), bias, lengths = self.checked(x, h0, w_hh, b_hh, lengths, c0)
         steps = t if self.recorded else min(t, 1)  # without a backward pass one step's gates are enough
         hs, h, c = empty((b, t, d), x.dtype), np.array(h0), np.array(c0)
-        gates, before, cells = [empty((b, steps, n * d), x.dtype) for n in (4, 1, 1)]
-        args = (np.ascontiguousarray(x), np.ascontiguousarray(w_hh), bias, lengths, hs, h, c, gates, before, cells, self.reverse)
+        gates, before, cells = empty((b, steps, 4, d), x.dtype), empty((b, steps, d), x.dtype), empty((b, steps, d), x.dtype)
+        args = (np.ascontiguousarray(x).reshape(b, t, 4, d), np.ascontiguousarray(w_hh), bias.reshape(4, d), lengths, hs, h, c, gates, before, cells, self.reverse)
         launch(cost(b, t, d, 4), _forward, args, _forward_parallel, (*args, chunk_rows(b)))
         if self.recorded:
             self.saved = lengths, gates, before, cells
@@ -49,10 +49,11 @@ class LSTMScan(Scan):
     def cpu_grad(self, g, y, x, h0, c0, w_hh, b_hh, lengths):
         lengths, gates, before, cells = self.saved
         b, t, d = before.shape
-        at_x, at_h, at_c = empty((b, t, 4 * d), x.dtype), np.array(g[1]), np.array(g[2])
+        at_x, at_h, at_c = empty((b, t, 4, d), x.dtype), np.array(g[1]), np.array(g[2])
         args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, gates, before, cells, at_x, at_h, at_c,
                 self.reverse)
         launch(cost(b, t, d, 4), _backward, args, _backward_parallel, (*args, chunk_rows(b)))
+        at_x = at_x.reshape(b, t, 4 * d)
         need_x, need_h, need_c, need_w, need_b = self.needs[:5]
         grad_w, grad_b = self.weight_gradients(need_w, need_b, (at_x, before))
         return at_x if need_x else None, at_h if need_h else None, at_c if need_c else None, grad_w, grad_b, None
@@ -64,7 +65,7 @@ class LSTMScan(Scan):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the loops. `gates` holds i, f, g, o side by side; `before` and `cells` are the h and c that a step began with.
+# the loops. `gates` (B,T,4,D) holds i, f, g, o; `before` and `cells` are the h and c that a step began with.
 # Without a backward pass they have one step, used again and again.
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
@@ -91,11 +92,11 @@ def _forward_chunk(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse,
             for row in rows:                the gates, the new c and h, along D
     """
     t_end, d = hs.shape[1], hs.shape[2]
-    state = h[start:end:1, ::1]
+    state, side_by_side = h[start:end:1, ::1], gates.reshape(len(h), gates.shape[1], 4 * d)
     for step in range(t_end):
         t = t_end - 1 - step if reverse else step
         s = t if gates.shape[1] == t_end else 0
-        product(gates[start:end:1, s, ::1], state, w, True, False)
+        product(side_by_side[start:end:1, s, ::1], state, w, True, False)
         for i in range(start, end):
             if t < lengths[i]:
                 _step(gates[i, s], x[i, t], bias, h[i], c[i], before[i, s], cells[i, s], hs[i, t])
@@ -106,15 +107,15 @@ def _forward_chunk(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse,
 
 @kernel
 def _step(gates, x, bias, h, c, before, cell, out):
-    """The gates and the new state of one row."""
+    """The gates and the new state of one row. Short loops: the compiler makes vector instructions of each of them."""
+    i, f, g, o = gates[0], gates[1], gates[2], gates[3]
     d = len(h)
-    i, f, g, o = gates[:d], gates[d:2 * d], gates[2 * d:3 * d], gates[3 * d:]
+    for k in range(4):
+        s, x_k, bias_k = gates[k], x[k], bias[k]
+        for j in range(d):
+            s[j] = s[j] + x_k[j] + bias_k[j]
     for j in range(d):
-        before[j] = h[j]
-    for j in range(d):
-        cell[j] = c[j]
-    for j in range(4 * d):
-        gates[j] = gates[j] + x[j] + bias[j]
+        before[j], cell[j] = h[j], c[j]
     for j in range(d):
         i[j] = sigmoid(i[j])
     for j in range(d):
@@ -126,9 +127,8 @@ def _step(gates, x, bias, h, c, before, cell, out):
     for j in range(d):
         c[j] = f[j] * c[j] + i[j] * g[j]
     for j in range(d):
-        h[j] = o[j] * tanh(c[j])
-    for j in range(d):
-        out[j] = h[j]
+        new = o[j] * tanh(c[j])
+        h[j], out[j] = new, new
 
 
 @kernel
@@ -156,7 +156,7 @@ def _backward_chunk(g, w, lengths, gates, before, cells, at_x, at_h, at_c, rever
             at_h = at_x[t] @ w_hh
     """
     t_end, d = g.shape[1], g.shape[2]
-    state = at_h[start:end:1, ::1]
+    state, side_by_side = at_h[start:end:1, ::1], at_x.reshape(len(g), t_end, 4 * d)
     for step in range(t_end):
         t = step if reverse else t_end - 1 - step
         for i in range(start, end):
@@ -164,15 +164,15 @@ def _backward_chunk(g, w, lengths, gates, before, cells, at_x, at_h, at_c, rever
                 _step_back(g[i, t], gates[i, t], cells[i, t], at_x[i, t], at_h[i], at_c[i])
             else:
                 at_x[i, t] = 0
-        product(state, at_x[start:end:1, t, ::1], w, True, True)
+        product(state, side_by_side[start:end:1, t, ::1], w, True, True)
 
 
 @kernel
 def _step_back(g, gates, cell, at_x, at_h, at_c):
     """One row. at_h is 0 afterwards: all of the old state's gradient comes through the product."""
     d, one = len(g), g.dtype.type(1)  # an integer 1 would make it float64
-    i, f, n, o = gates[:d], gates[d:2 * d], gates[2 * d:3 * d], gates[3 * d:]
-    at_i, at_f, at_n, at_o = at_x[:d], at_x[d:2 * d], at_x[2 * d:3 * d], at_x[3 * d:]
+    i, f, n, o = gates[0], gates[1], gates[2], gates[3]
+    at_i, at_f, at_n, at_o = at_x[0], at_x[1], at_x[2], at_x[3]
     for j in range(d):
         at_h[j] += g[j]
     for j in range(d):

@@ -19,7 +19,7 @@ import numpy as np
 from numba import prange
 
 from ..autograd import Op
-from ..cuda import SIMULATED, cuda, cuda_kernel, flat, on_card, place
+from ..cuda import SIMULATED, cuda, cuda_kernel, flat, on_card, place, reshaped
 from ..device import JIT, empty, kernel, launch
 from .broadcast import ShapeError, broadcast, plan_of
 from .shared import TILE_BYTES, pack, pack_panel, panel_space, panels_of, product
@@ -67,7 +67,7 @@ class MatMul(Op):
         need_a, need_b = self.needs
         grad_a = matmul_cuda(g, b, turned_b=True) if need_a else None
         if need_b and b.ndim == 2 and a.ndim > 2:
-            a, g = rows_of(a), rows_of(g)
+            a, g = (reshaped(t, (math.prod(t.shape[:-1]), t.shape[-1])) for t in (a, g))
         return grad_a, matmul_cuda(a, g, turned_a=True) if need_b else None
 
     def samples(rng):
@@ -127,7 +127,8 @@ def matmul(a, b):
     batch = broadcast("matmul", a.shape[:-2], b.shape[:-2])
     out = empty((*batch, a.shape[-2], b.shape[-1]), a.dtype)
     if not JIT or a.dtype.kind != "f":
-        return np.matmul(a, b, out=out)
+        with np.errstate(all="ignore"):
+            return np.matmul(a, b, out=out)
     two = math.prod(batch[:-1]), batch[-1]
     (a, turned_a), (b, turned_b) = _upright(_two_batch_axes(a, batch, two)), _upright(_two_batch_axes(b, batch, two))
     m, n = out.shape[-2:]
@@ -141,9 +142,10 @@ def matmul(a, b):
 def matmul_into(a, b, out, bias=None):
     """out = a (M, K) @ b (K, N) (+ bias (N,)), for 2-D arrays of one dtype with any strides; rows of out lie contiguous."""
     if not JIT or out.dtype.kind != "f":
-        np.matmul(a, b, out=out)
-        if bias is not None:
-            out += bias
+        with np.errstate(all="ignore"):
+            np.matmul(a, b, out=out)
+            if bias is not None:
+                out += bias
         return out
     m, n = out.shape
     nanoseconds = 2 * m * n * a.shape[1] / GIGAFLOPS[out.itemsize]
@@ -284,7 +286,7 @@ def _sums_parallel(x, out):
 # ---------------------------------------------------------------------------------------------------------------------
 # the same on a card: flat arrays
 # ---------------------------------------------------------------------------------------------------------------------
-TILE = 4 if SIMULATED else 16  # a block computes TILE x TILE elements of c, an element a thread (the simulator's are slow)
+TILE = 4 if SIMULATED else 16  # a block computes TILE x TILE elements of c, one a thread (the simulator's threads are slow)
 
 
 def matmul_cuda(a, b, turned_a=False, turned_b=False):

@@ -170,7 +170,7 @@ class Norm(Reduction):
 
     def grad_x(self, g, y, x):
         y = y.reshape(self.kept(x.shape))
-        direction = x / y.where(y != 0, 1.0)
+        direction = (x / y.where(y != 0, 1.0)).where(y != 0, 0.0)
         return g.reshape(self.kept(x.shape)) * direction
 
     samples = Reduction.samples

@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..autograd import Op
-from ..cuda import ANY, cuda, cuda_kernel, flat, on_card, place
+from ..cuda import ANY, cuda, cuda_kernel, flat, on_card, place, reshaped
 from ..device import empty
 from .broadcast import ShapeError
 
@@ -39,7 +39,7 @@ class Reshape(Op):
             raise ShapeError(f"reshape: {x.size} elements of shape {x.shape} do not fill shape {self.shape}") from None
 
     def cuda(self, x):
-        return x.reshape(self.cpu(np.broadcast_to(False, x.shape)).shape)  # NumPy works out the shape and its errors
+        return reshaped(x, self.cpu(np.broadcast_to(False, x.shape)).shape)  # NumPy works out the shape and its errors
 
     def grad_x(self, g, y, x):
         return g.reshape(x.shape)
@@ -47,7 +47,8 @@ class Reshape(Op):
     def cpu_grad(self, g, y, x):
         return (g.reshape(x.shape),)
 
-    cuda_grad = cpu_grad
+    def cuda_grad(self, g, y, x):
+        return (reshaped(g, x.shape),)
 
     def samples(rng):
         yield {"shape": (3, 2)}, (rng.normal(size=(2, 3)),)

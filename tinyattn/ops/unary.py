@@ -454,7 +454,7 @@ def _relu_grad_cuda(g, x, out):
         out[i] = g[i] if x[i] > 0 else x.dtype.type(0)
 
 
-@cuda_kernel("T[::1], U[::1]", types=("float32>float64", "float64>float32"))
+@cuda_kernel("T[::1], U[::1]", types=("float32>float64", "float64>float32", "float32>float32", "float64>float64"))
 def _cast_cuda(x, out):
     i = cuda.grid(1)
     if i < out.size:

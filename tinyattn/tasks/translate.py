@@ -22,7 +22,7 @@ from tinyattn.tasks import english_french
 from tinyattn.tasks.catalogue import read_mo, read_po
 from tinyattn.tasks.text import Pair, read_lines, tokenize
 
-GENERATED = (12_000, 300, 500)  # train, validation and test pairs of the built-in task
+GENERATED = (18_000, 300, 500)  # train, validation and test pairs of the built-in task
 CAPS = (None, 500, 1_000)       # of a file: at most so many; validation and test are a twentieth of it each
 FEWEST = 10                     # pairs with different sources that a file must hold to be split
 ORDERS = ("source-target", "target-source")

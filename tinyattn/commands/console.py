@@ -1,0 +1,100 @@
+"""Writing to the console so that nothing about the console can stop the work.
+
+A terminal that cannot print a character, a pipe whose reader has gone, a closed stdout: the text is changed or lost, the
+command goes on. A full disk behind stdout is an error, because results would be lost without a word.
+"""
+import errno
+import json
+import math
+import os
+import sys
+
+GONE = {errno.EPIPE, errno.EBADF, errno.EINVAL}  # the reader has gone (EINVAL is what Windows says)
+
+
+def prepare_streams():
+    """Make stdout and stderr usable whatever they are. Called once, before anything else."""
+    for number in (0, 1, 2):  # a closed stdout would leave its number to the next file that is opened
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def release_streams():
+    """Flush both, so that Python has nothing left to say about a broken pipe when it ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            try:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            except (OSError, ValueError):
+                pass
+
+
+def out(text=""):
+    """A line of the result, on stdout."""
+    _write(sys.stdout, text, strict=True)
+
+
+def out_json(value):
+    """A result for machines, on stdout. nan and inf, which JSON has not, become null."""
+    out(json.dumps(_finite(value), ensure_ascii=not _prints_all(), indent=1))
+
+
+def note(text):
+    """A line for the person before the terminal, on stderr."""
+    _write(sys.stderr, text, strict=False)
+
+
+def on_terminal():
+    """Is stderr a terminal, on which a bar can move?"""
+    try:
+        return sys.stderr is not None and sys.stderr.isatty()
+    except ValueError:
+        return False
+
+
+def columns(rows, indent="", numbers=True):
+    """Rows of texts as lines with aligned columns; with `numbers`, those stand at the right of theirs."""
+    rows = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows), default=0))]
+    return [(indent + "  ".join(_cell(cell, w, numbers) for cell, w in zip(row, widths, strict=False))).rstrip() for row in rows]
+
+
+def _cell(text, width, numbers):
+    number = text.replace(",", "").replace(".", "").replace("-", "").replace("e+", "").replace("%", "").strip().isdigit()
+    return text.rjust(width) if number and numbers else text.ljust(width)
+
+
+def _write(stream, text, strict):
+    if stream is None:
+        return
+    try:
+        try:
+            stream.write(text + "\n")
+        except UnicodeEncodeError:
+            stream.write(text.encode("ascii", "backslashreplace").decode("ascii") + "\n")
+        stream.flush()
+    except OSError as error:
+        if strict and error.errno not in GONE:
+            raise
+    except ValueError:  # the stream was closed
+        pass
+
+
+def _prints_all():
+    return (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") in ("utf8", "utf16", "utf32")
+
+
+def _finite(value):
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

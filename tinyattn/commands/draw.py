@@ -1,0 +1,141 @@
+"""The commands that show what there is: graph, list, explain."""
+import inspect
+from pathlib import Path
+
+import click
+import numpy as np
+
+from .. import systems
+from ..errors import InputError
+from . import names
+from .console import columns, note, out, out_json
+from .options import trust_option
+
+
+@click.command("graph")
+@click.argument("name", metavar="NAME|RUN")
+@click.option("-o", "--output", metavar="FILE", help="a .svg, .pdf, .png, .dot or .json file [default: NAME.svg, or RUN/graph.svg]")
+@click.option("--backward", is_flag=True, help="draw the backward pass too")
+@click.option("--depth", type=click.IntRange(0), help="how many boxes deep to look [default: as deep as stays readable]")
+@click.option("--values", is_flag=True, help="write values beside the nodes")
+@click.option("--sample", type=click.IntRange(0), default=0, show_default=True, help="of an op: which of its samples")
+@trust_option
+def graph_command(name, output, backward, depth, values, sample, attention):
+    """Draw a computation graph: of an op, an attention mechanism, a module, a system, or a trained run."""
+    if Path(name).is_dir():
+        from .. import checkpoint
+        system, _ = checkpoint.restore(name, attention)
+        tensor, parameters, path = system.example_graph(), system.model, Path(name) / "graph.svg"
+    else:
+        kind, full, thing = names.find(name)
+        tensor, parameters = example(kind, full, thing, sample, backward)
+        path = Path(f"{full}.svg")
+    from viz import graph
+    drawing = graph(tensor, names=parameters, depth=depth, values=values, backward=backward,
+                    **({} if depth is not None or backward else {"max_nodes": 60}))
+    out(str(drawing.save(Path(output) if output else path)))
+    note(f"{drawing.nodes:,} nodes, {drawing.edges:,} edges")
+
+
+def example(kind, name, thing, sample=0, scalar=False):
+    """A small recorded Tensor that shows an op, mechanism, module or system, and names for its leaves. With `scalar`, one number."""
+    if kind == "system":
+        system = thing.prepare(thing.Options())
+        return system.example_graph(), system.model
+    if kind == "module":
+        from ..nn import example_of, outputs_of
+        module, inputs = example_of(thing, np.random.default_rng(0), np.float32)
+        outputs, leaves = outputs_of(module(*inputs)), module
+    else:
+        outputs, leaves = _call(kind, name, thing, sample)
+    outputs = [t for t in outputs if t.requires_grad]
+    if not outputs:
+        raise InputError(f"{name}: has no gradient, so no graph is recorded")
+    if scalar:
+        total = outputs[0].sum()
+        for t in outputs[1:]:
+            total = total + t.sum()
+        return total, leaves
+    return outputs, leaves
+
+
+def _call(kind, name, thing, sample):
+    """The outputs of an op or mechanism on its example, and {name of an input: leaf}."""
+    from ..nn import outputs_of
+    rng = np.random.default_rng(0)
+    if kind == "attention":
+        leaves = {key: leaf(x) for key, x in thing.part("example")(rng).items()}
+        return outputs_of(thing(**leaves)), leaves
+    samples = list(thing.samples(rng))
+    if sample >= len(samples):
+        raise InputError(f"{name}: has the samples 0 to {len(samples) - 1}, not {sample}")
+    attributes, inputs = samples[sample]
+    tensors = [None if x is None else leaf(x) for x in inputs]
+    slots = [f"{thing.input_names[0]}{i}" for i in range(len(inputs))] if thing.variadic else thing.input_names
+    return outputs_of(thing(**attributes)(*tensors)), {n: t for n, t in zip(slots, tensors, strict=False) if t is not None}
+
+
+def leaf(array, dtype=np.float32):
+    """An array as a Tensor; floats in `dtype`, to be differentiated. Anything else as it is."""
+    from ..tensor import Tensor
+    if not isinstance(array, (np.ndarray, np.generic)):
+        return array
+    return Tensor(np.asarray(array, dtype), requires_grad=True) if array.dtype.kind == "f" else Tensor(array)
+
+
+@click.command("list")
+@click.argument("what", type=click.Choice(["attention", "systems", "tasks", "ops", "modules"]), required=False)
+@click.option("--json", "as_json", is_flag=True, help="print JSON")
+def list_command(what, as_json):
+    """List the mechanisms, systems, tasks, ops and modules that there are."""
+    tables = {
+        "attention": lambda: [(n, _first(v.doc), v.paper) for n, v in names.mechanisms().items()],
+        "systems": lambda: [(n, systems.summary(n), "") for n in systems.names()],
+        "tasks": lambda: [(n, text, "") for n, text in names.tasks().items()],
+        "ops": lambda: [(n, _first(inspect.getdoc(c)), "") for n, c in names.ops().items()],
+        "modules": lambda: [(n, _first(inspect.getdoc(c)), "") for n, c in names.modules().items()],
+    }
+    found = {kind: table() for kind, table in tables.items() if what in (None, kind)}
+    if as_json:
+        out_json({kind: [{"name": n, "about": text, **({"paper": paper} if paper else {})} for n, text, paper in rows]
+                  for kind, rows in found.items()})
+        return
+    for kind, rows in found.items():
+        if what is None:
+            out(kind)
+        for line in columns([(n, text) for n, text, _ in rows], indent="  " if what is None else ""):
+            out(line)
+
+
+def _first(text):
+    return (text or "").partition("\n")[0]
+
+
+@click.command("explain")
+@click.argument("name")
+def explain_command(name):
+    """Say what an op, mechanism, module or system computes, what it takes, and in which file it stands."""
+    kind, full, thing = names.find(name)
+    source = thing.module if kind == "attention" else thing
+    text = inspect.getdoc(thing.module if kind == "attention" else inspect.getmodule(thing) if kind == "system" else thing)
+    out(f"{kind} {full}")
+    out()
+    out(text or "")
+    out()
+    if kind == "attention":
+        out(f"parameters  {_shapes(thing.params)}")
+        if thing.paper:
+            out(f"paper       {thing.paper}")
+    if kind == "op":
+        out(f"inputs      {', '.join(thing.input_names)}")
+        rules = [n for n, rule in zip(thing.input_names, thing.rules, strict=True) if rule is not None]
+        out(f"rules for   {', '.join(rules) or ('its readable twin' if thing.composed is not None else 'none')}")
+    if kind == "system":
+        from dataclasses import fields
+        for f in fields(thing.Options):
+            out(f"  --{f.name.replace('_', '-'):16} {f.metadata.get('help', '')} [{f.default}]")
+    out(f"stands in   {inspect.getsourcefile(source)}")
+
+
+def _shapes(params):
+    return ", ".join(f"{name} ({', '.join(letters)})" for name, letters in params.items()) or "none"

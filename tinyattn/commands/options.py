@@ -1,0 +1,68 @@
+"""Command line options made from dataclasses, and the options that several commands share."""
+import os
+import re
+from dataclasses import fields
+
+import click
+
+SETTINGS = {  # the settings of `Config` that `tinyattn train` shows: help texts
+    "steps": "updates of the weights; with --seconds, whichever ends first",
+    "seconds": "stop after this time of training",
+    "batch_size": "sentences or samples a step",
+    "learning_rate": "the size of a step (with another --optimizer: one that suits it)",
+    "optimizer": "sgd, momentum, adam, adamw or adadelta",
+    "clip": "bound on the norm of the gradient; 0 is none",
+    "warmup": "steps over which the learning rate rises from 0",
+    "schedule": "how the learning rate falls: constant, cosine, halving or inverse-sqrt",
+    "validate_every": "steps between two looks at the validation loss, and between two checkpoints",
+    "seed": "seed of all random numbers",
+}
+MECHANISM_FILE = re.compile(r"(.+\.py)(:\w+)?")
+
+
+def system_options(cls):
+    """A flag for each field of the dataclass `cls`: `--hidden 64`, `--cell gru`, `--bidirectional/--no-bidirectional`."""
+    return [_option(f, f.metadata.get("help", ""), f.metadata.get("choices")) for f in fields(cls)]
+
+
+def setting_options(cls):
+    """A flag for each training setting, with the defaults that the system proposes in its dataclass `cls`."""
+    return [_option(f, SETTINGS[f.name], None) for f in fields(cls) if f.name in SETTINGS]
+
+
+def _option(f, text, choices):
+    flag = "--" + f.name.replace("_", "-")
+    if isinstance(f.default, bool):
+        return click.Option([f"{flag}/--no-{flag[2:]}"], default=f.default, show_default=True, help=text)
+    kind = click.Choice(choices) if choices else {int: int, float: float, str: str}.get(type(f.default), float)
+    show = f.default if f.default is not None else False
+    return click.Option([flag], type=kind, default=f.default, show_default=show is not False, help=text)
+
+
+def data_options(command):
+    """--data, --links and --links-order."""
+    for option in (
+            click.option("--links-order", type=click.Choice(["source-target", "target-source"]), default=None,
+                         help="what the first number of a link counts [default: source-target]"),
+            click.option("--links", metavar="FILE", help="gold alignments of the data: i-j (sure), ipj (possible)"),
+            click.option("--data", metavar="PATH", multiple=True,
+                         help="a .tsv, .po or .mo file, or two aligned files (give --data twice)")):
+        command = option(command)
+    return command
+
+
+def trust_option(command):
+    """--attention for the commands that load a run."""
+    return click.option("--attention", metavar="FILE.py:NAME", callback=lambda ctx, p, v: absolute_mechanism(v),
+                        help="run this file, if the run uses a mechanism of somebody's own")(command)
+
+
+def absolute_mechanism(value):
+    """`my.py:name` with the file's absolute path, so that a run finds it from any folder; other values as they are."""
+    found = MECHANISM_FILE.fullmatch(value or "")
+    return os.path.abspath(found[1]) + (found[2] or "") if found else value
+
+
+def given(ctx):
+    """The names of the parameters that stand on the command line."""
+    return {name for name in ctx.params if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE}

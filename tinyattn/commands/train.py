@@ -1,0 +1,267 @@
+"""`tinyattn train SYSTEM`: from files to a folder with the trained run, its figures and its pictures."""
+import json
+import os
+import re
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+
+import click
+
+from .. import systems
+from ..errors import InputError
+from .console import columns, note, out, out_json
+from .options import absolute_mechanism, data_options, given, setting_options, system_options
+
+RUNS = Path("runs")
+
+
+class Systems(click.Group):
+    """One subcommand a system, found in `models/`; its flags come from its dataclasses."""
+
+    def list_commands(self, ctx):
+        return systems.names()
+
+    def get_command(self, ctx, name):
+        return _command(systems.find(name))
+
+    def format_commands(self, ctx, formatter):
+        with formatter.section("Systems"):
+            formatter.write_dl([(name, systems.summary(name)) for name in systems.names()])
+
+
+@click.group("train", cls=Systems, subcommand_metavar="SYSTEM [OPTIONS]...")
+def train_command():
+    """Train a system on the built-in task or on your files. `tinyattn train SYSTEM --help` lists its options."""
+
+
+def _command(cls):
+    """The click command of a system."""
+    @click.pass_context
+    def run(ctx, **values):
+        from .. import device
+        device.require(values["device"])
+        if values["threads"] is not None:
+            device.set_num_threads(values["threads"])
+        if "attention" in values:
+            values["attention"] = absolute_mechanism(values["attention"])
+        return _Training(cls, values, given(ctx)).run()
+
+    command = click.command(cls.name, help=f"Train {cls.help}.", context_settings={"show_default": False})(data_options(_more(run)))
+    command.params = system_options(cls.Options) + command.params[:3] + setting_options(cls.Training) + command.params[3:]
+    return command
+
+
+def _more(function):
+    for option in (
+            click.option("--json", "as_json", is_flag=True, help="print the test figures as JSON"),
+            click.option("--compare", metavar="RUN", multiple=True, help="another run to show in the pictures"),
+            click.option("--baseline/--no-baseline", default=False,
+                         help="then train the same without attention for the same time, in RUN/baseline, and compare"),
+            click.option("--stop-at", type=click.IntRange(1), help="stop after this step as if interrupted, to be resumed"),
+            click.option("--resume", is_flag=True, help="go on with the run in --run, or with the last one in runs/"),
+            click.option("--run", metavar="DIR", help="folder to keep the run in [default: runs/SYSTEM-ATTENTION-TIME]"),
+            click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="where to compute"),
+            click.option("--threads", type=click.IntRange(1), help="threads for large kernels [default: all]")):
+        function = option(function)
+    return function
+
+
+class _Training:
+    """One call of the command. `values` are all parameters, `given` the names of those on the command line."""
+
+    def __init__(self, cls, values, given):
+        self.cls, self.values, self.given = cls, values, given
+        if not values["resume"]:
+            self._check_baseline(values)
+
+    def _check_baseline(self, options):
+        if self.values["baseline"] and options.get("attention", "none") == "none":
+            raise InputError("--baseline: compares with the same model without attention, but this one has none")
+
+    def run(self):
+        compared = {_label_of(read_metrics(folder), folder): folder for folder in self.values["compare"]}  # early: they may fail
+        folder, system, config = self._resumed() if self.values["resume"] else self._fresh()
+        for line in system.notes:
+            note(line)
+        note(f"{system.describe()}; the run is kept in {folder}")
+        _kernel_notice()
+        history = self._train(system, config, folder, self.values["resume"])
+        if history.stopped in ("interrupted", "stop_at"):
+            return self._goes_on(history, folder)
+        twin = None
+        if self.values["baseline"]:
+            twin, twin_history, twin_config = self._baseline(config, folder, history.seconds)
+            if twin_history.stopped == "interrupted":
+                return self._goes_on(twin_history, folder)
+            _write_metrics(folder / "baseline", twin, twin_config, twin_history)
+        metrics = _write_metrics(folder, system, config, history)
+        self._show(folder, system, metrics, compared)
+        return 0
+
+    # -- the two ways to begin ---------------------------------------------------------------------------------------
+    def _fresh(self):
+        from ..checkpoint import new_folder
+        from ..config import Config
+        v, cls = self.values, self.cls
+        folder = Path(v["run"]) if v["run"] else _new_name(cls.name, v.get("attention"))
+        new_folder(folder, make=False)
+        order = v["links_order"] or "source-target"
+        options = cls.Options(**{f.name: v[f.name] for f in fields(cls.Options)})
+        seed = v["seed"]
+        if seed < 0:
+            raise InputError(f"seed: expected a whole number of at least 0, got {seed}")
+        settings = {f.name: v[f.name] for f in fields(cls.Training) if f.name in self.given}
+        system = cls.prepare(options, v["data"], v["links"], order, seed)
+        config = Config.of(system, data=tuple(map(os.path.abspath, v["data"])), links_order=order,
+                           links=v["links"] and os.path.abspath(v["links"]), **settings).with_digests()
+        return folder, self._placed(system), config
+
+    def _resumed(self):
+        """The run as it was saved. What stands on the command line must agree with it, and is compared before anything."""
+        from .. import checkpoint
+        from ..config import Config, check_same
+        v, folder = self.values, Path(self.values["run"]) if self.values["run"] else _last_run(self.cls.name)
+        old = Config.from_json(checkpoint.load(folder).config)
+        changes = {name: v[name] for name in self.given if name in {f.name for f in fields(Config)}}
+        if "data" in changes:
+            changes["data"] = tuple(map(os.path.abspath, v["data"]))
+        if "links" in changes:
+            changes["links"] = os.path.abspath(v["links"])
+        names = {f.name for f in fields(self.cls.Options)} & self.given
+        new = replace(old, system=self.cls.name, options={**old.options, **{name: v[name] for name in names}}, **changes).checked()
+        check_same(old, new, folder)
+        self._check_baseline(new.options)
+        new = new.with_digests()
+        check_same(old, new, folder)
+        if (new.steps, new.seconds) != (old.steps, old.seconds) and new.schedule in ("cosine", "halving"):
+            note(f"the schedule {new.schedule!r} spans the whole training, so the learning rate now follows the new length")
+        mechanism = v["attention"] if "attention" in self.given and ".py" in v["attention"] else None
+        system, _ = checkpoint.restore(folder, mechanism)
+        system.attach(new.data, new.links, new.links_order, new.seed)
+        return folder, self._placed(system), new
+
+    def _placed(self, system):
+        if self.values["device"] != "cpu":
+            system.model.to(self.values["device"])
+        return system
+
+    # -- training ----------------------------------------------------------------------------------------------------
+    def _train(self, system, config, folder, resume, title="training"):
+        from .. import train
+        from .progress import Reporter
+        report = Reporter(title)
+        try:
+            return train.train(system, config, folder, resume, report, self.values["stop_at"], report.say)
+        finally:
+            report.close()
+
+    def _baseline(self, config, folder, seconds):
+        """The same model without attention, trained for the same time (as many steps as fit): (system, History, Config)."""
+        from .. import checkpoint
+        from ..checkpoint import FILE
+        from ..config import Config
+        folder, cls = folder / "baseline", self.cls
+        resume = (folder / FILE).is_file()
+        if resume:
+            config = Config.from_json(checkpoint.load(folder).config)
+            system, _ = checkpoint.restore(folder)
+            system.attach(config.data, config.links, config.links_order, config.seed)
+        else:
+            config = replace(config, options={**config.options, "attention": "none"}, steps=None, seconds=max(seconds, 1.0))
+            system = cls.prepare(cls.Options(**config.options), config.data, config.links, config.links_order, config.seed)
+        note(f"baseline: {system.describe()}; {config.seconds:.0f} seconds")
+        return system, self._train(self._placed(system), config, folder, resume, "baseline"), config
+
+    def _goes_on(self, history, folder):
+        more = " --baseline" if self.values["baseline"] else ""
+        note(f"stopped at step {history.step:,}, all saved; to go on: tinyattn train {self.cls.name} --run {folder} --resume{more}")
+        return 130 if history.stopped == "interrupted" else 0
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+    def _show(self, folder, system, metrics, compared):
+        from .pictures import draw_all
+        others = {}
+        if (folder / "baseline" / "metrics.json").is_file():
+            compared = {"baseline: " + _label_of(read_metrics(folder / "baseline"), folder): folder / "baseline", **compared}
+        for label, where in compared.items():
+            others[label] = (where, read_metrics(where)["test"].get("by_length"))
+        drawn = draw_all(folder, _label_of(metrics, folder), system, metrics["test"], others)
+        if self.values["as_json"]:
+            out_json({"run": str(folder), **metrics, "pictures": drawn,
+                      "compared": {label: read_metrics(where)["test"] for label, (where, _) in others.items()}})
+            return
+        out(f"run       {folder}")
+        out(f"training  {metrics['steps']:,} steps in {metrics['seconds']:.1f} s, best at step {metrics['best_step']:,} "
+            f"(validation loss {metrics['validation_loss']:.4f})")
+        show_figures("test", metrics["test"], {label: rows for label, (_, rows) in others.items()})
+        if drawn:
+            out(f"pictures  {', '.join(drawn)}")
+
+
+def show_figures(title, figures, others=()):
+    """The figures of `evaluate` as a few lines, beside those of other runs: {label: by_length rows}."""
+    named = [f"{name.upper()} {figures[name]:.{digits}f}" for name, digits in (("bleu", 2), ("aer", 4)) if figures.get(name) is not None]
+    named.append(f"loss {figures['loss']:.4f}")
+    out(f"{title:8}  {figures['sentences']:,} sentences: {', '.join(named)}")
+    if figures.get("by_length"):
+        rows = [["words", "sentences", "BLEU", *others]]
+        for i, (label, count, score) in enumerate(figures["by_length"]):
+            beside = [rows_[i][2] if rows_ and i < len(rows_) else None for rows_ in dict(others).values()]
+            rows.append([label, f"{count:,}", *("-" if s is None else f"{s:.1f}" for s in (score, *beside))])
+        for line in columns(rows, indent=" " * 10):
+            out(line)
+
+
+def _write_metrics(folder, system, config, history):
+    """Measure on the test sentences, and keep the figures in metrics.json."""
+    from .. import checkpoint
+    metrics = {"system": config.system, "options": config.options, "steps": history.step, "seconds": round(history.seconds, 2),
+               "best_step": history.best_step, "validation_loss": history.best_loss, "test": system.evaluate("test")}
+    checkpoint.write(Path(folder) / "metrics.json", json.dumps(metrics, indent=1) + "\n")
+    return metrics
+
+
+def read_metrics(folder):
+    """The metrics.json of a finished run. InputError if there is none."""
+    path = Path(folder) / "metrics.json"
+    try:
+        metrics = json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        raise InputError(f"{folder}: expected the folder of a finished run, found no metrics.json in it") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path}: expected JSON as tinyattn writes it") from None
+    if not isinstance(metrics, dict) or not isinstance(metrics.get("test"), dict) or not isinstance(metrics.get("options"), dict):
+        raise InputError(f"{path}: expected the figures of a run, found something else")
+    return metrics
+
+
+def _label_of(metrics, folder):
+    """What a run is called in a picture's legend."""
+    attention = metrics["options"].get("attention")
+    return f"attention {_short(attention)}" if attention is not None else Path(folder).name
+
+
+def _short(attention):
+    return re.sub(r".*[\\/]", "", str(attention))
+
+
+def _new_name(system, attention):
+    name = "-".join(filter(None, [system, re.sub(r"\W+", "-", _short(attention or "")), time.strftime("%Y%m%d-%H%M%S")]))
+    return next(p for p in (RUNS / (name + suffix) for suffix in ["", *(f"-{i}" for i in range(2, 100))]) if not p.exists())
+
+
+def _last_run(system):
+    from ..checkpoint import FILE
+    found = sorted(RUNS.glob(f"{system}-*/{FILE}"), key=lambda p: p.stat().st_mtime)
+    if not found:
+        raise InputError(f"--resume: expected a run of {system} in {RUNS}/, found none; name its folder with --run")
+    return found[-1].parent
+
+
+def _kernel_notice():
+    from ..device import CACHE, JIT
+    if JIT and (CACHE is None or not any(CACHE.rglob("*.nbi"))):
+        note("compiling kernels, which takes about a minute" + ("" if CACHE else "; they cannot be kept: no cache folder can be written")
+             + (" and happens once on a machine" if CACHE else ""))
+
