@@ -3,6 +3,8 @@ NUMBA_ENABLE_CUDASIM=1, because the choice between simulator and card is made wh
 
 Each case runs on 'cpu' and on 'cuda' and must agree: values, first gradients (by loops and by rules), second gradients.
 """
+import sys
+
 import numpy as np
 import pytest
 
@@ -26,7 +28,8 @@ def only_what_a_card_can_do(monkeypatch):
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
     def attribute(array, name):
-        if name not in ("dtype", "ndim", "size", "strides", "flags"):
+        ours = not sys._getframe(1).f_globals["__name__"].startswith("numba.")
+        if ours and name not in ("dtype", "ndim", "size", "strides", "flags"):
             raise AttributeError(f"an array on a card has no {name}")
         return getattr(array.__dict__["_ary"], name)
 

@@ -71,14 +71,15 @@ def walk(roots, seeds, create_graph=False, targets=None, free_graph=False):
 
 
 def _count_uses(roots, needed):
+    for r in roots:
+        _check_not_freed(r)
     uses = {r.op: 0 for r in roots if r.op is not None and (needed is None or r.op in needed)}
     stack = list(uses)
     while stack:
         op = stack.pop()
-        if op.inputs is None:
-            raise RuntimeError(f"backward: the graph below {op!r} was freed by an earlier backward(free_graph=True)")
         for t in op.inputs:
             if t is not None and t.requires_grad and t.op is not None and (needed is None or t.op in needed):
+                _check_not_freed(t)
                 if t.op in uses:
                     uses[t.op] += 1
                 else:
@@ -91,6 +92,8 @@ def _leads_to(roots, targets):
     """The nodes from which one of `targets` can be reached (and the ids of leaf targets), by a depth-first search."""
     goals, goal_ops = {id(t) for t in targets}, {t.op for t in targets if t.op is not None}
     useful, seen = goals | goal_ops, set()  # ids of leaves that are targets, and nodes
+    for r in roots:
+        _check_not_freed(r)
     stack = [(r.op, False) for r in roots if r.op is not None]
     while stack:
         op, below_done = stack.pop()
@@ -101,10 +104,11 @@ def _leads_to(roots, targets):
         if op in seen:
             continue
         seen.add(op)
-        if op.inputs is None:
-            raise RuntimeError(f"grad: the graph below {op!r} was freed by an earlier backward(free_graph=True)")
         stack.append((op, True))
-        stack.extend((t.op, False) for t in op.inputs if t is not None and t.requires_grad and t.op is not None)
+        for t in op.inputs:
+            if t is not None and t.requires_grad and t.op is not None:
+                _check_not_freed(t)
+                stack.append((t.op, False))
     return useful
 
 
@@ -278,6 +282,12 @@ def _memory(array):
     while type(array) is ndarray and array.base is not None:
         array = array.base
     return id(array)
+
+
+def _check_not_freed(t):
+    if t.op is not None and t.op.inputs is None:
+        raise RuntimeError(f"backward: the graph below the Tensor {repr(t.name) + ' ' if t.name else ''}of shape {t.shape}, made by "
+                           f"{t.op!r}, was freed by an earlier backward(free_graph=True){where_in(t.op)}")
 
 
 def _check_unchanged(op):

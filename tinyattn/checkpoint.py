@@ -13,6 +13,7 @@ people, and is brought into line with this file on resume.
 Reading it executes nothing. The format holds numbers and text alone, and each reason to refuse a file is an InputError.
 """
 import json
+import math
 import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -53,11 +54,15 @@ def write(path, data):
     """Write bytes or text to a file so that it holds, at any moment, the old content or the new, never a part."""
     path = Path(path)
     part = path.with_name(path.name + ".part")
-    with open(part, "wb") as file:
-        file.write(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    try:
+        with open(part, "wb") as file:
+            file.write(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:  # a full disk, Ctrl-C: leave nothing half done behind
+        part.unlink(missing_ok=True)
+        raise
     _sync_folder(path.parent)
 
 
@@ -124,6 +129,16 @@ def _about(about, path):
 
 def _brief(error):
     return str(error).partition("\n")[0][:200] or type(error).__name__
+
+
+def state_value(state, name, kinds, none=False):
+    """A number of at least 0 from the state of a checkpoint. ValueError if it is none."""
+    value = state[name]
+    if none and value is None:
+        return None
+    if type(value) not in kinds or not 0 <= value < math.inf:
+        raise ValueError(f"state {name}: expected a number of at least 0, found {value!r}")
+    return value
 
 
 def options_from(cls, given, where):

@@ -78,9 +78,11 @@ class Config:
         """InputError if `given` is not what `to_json` gave."""
         if set(given) != {f.name for f in fields(cls)}:
             raise InputError(f"config: expected the keys {', '.join(f.name for f in fields(cls))}, got {', '.join(given)}")
-        texts = isinstance(given["data"], (list, tuple)) and all(isinstance(p, str) for p in given["data"])
-        if not texts or not isinstance(given["options"], dict) or not isinstance(given["digests"], dict):
-            raise InputError("config: expected data to be a list of texts, and options and digests to be tables")
+        texts = [given["system"], given["links_order"], given["optimizer"], given["schedule"], given["links"] or ""]
+        texts += given["data"] if isinstance(given["data"], (list, tuple)) else [None]
+        tables = [given["options"], given["digests"]]
+        if not all(isinstance(x, str) for x in texts) or not all(isinstance(x, dict) for x in tables):
+            raise InputError("config: expected data to be a list of texts, options and digests to be tables, and names to be texts")
         return cls(**{**given, "data": tuple(given["data"])}).checked()
 
     def with_digests(self):

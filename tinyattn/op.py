@@ -76,6 +76,8 @@ class Op:
             if not hasattr(cls, "samples"):
                 raise TypeError(f"{cls.__name__}: an op of the package needs `samples(rng)`, small inputs to check it on")
             Op.registry[cls.name] = cls
+        elif "fresh" not in cls.__dict__:  # a user's op need not know of this, and wrong it would spoil gradients
+            cls.fresh = False
 
     def __call__(self, *inputs):
         now = state
@@ -101,6 +103,8 @@ class Op:
                 break
         else:
             outs = self.cpu(*arrays)
+        if type(outs) is not ndarray and isinstance(outs, np.generic):  # NumPy's x + y of two 0-d arrays
+            outs = np.asarray(outs)
         if type(outs) is tuple:
             self.outs = outs
             return tuple([self.result._wrap(array, self, i, recorded) for i, array in enumerate(outs)])
@@ -189,12 +193,16 @@ class _Switch:
         if inspect.isgeneratorfunction(function):
             @functools.wraps(function)
             def steps(*args, **kwargs):
-                generator, value = function(*args, **kwargs), None
+                generator = function(*args, **kwargs)
+                step, value = generator.send, None
                 try:
                     while True:
                         with _set(**self.changes):  # on while the body runs, off while the caller holds a value
-                            value = generator.send(value)
-                        value = yield value
+                            value = step(value)
+                        try:
+                            step, value = generator.send, (yield value)
+                        except Exception as error:  # what the caller throws in belongs to the body
+                            step, value = generator.throw, error
                 except StopIteration as end:
                     return end.value
                 finally:

@@ -233,7 +233,8 @@ class Tensor:
 
     def detach(self):
         """The same memory, read-only, as a leaf outside the graph."""
-        return Tensor._wrap(_read_only(self.array), None, 0, False)
+        shown = self.array.view() if self.device == "cpu" else self.array  # a view cannot be changed in place, see _writable
+        return Tensor._wrap(shown, None, 0, False)
 
     def clone(self):
         """A copy that is joined to the graph."""
@@ -622,13 +623,6 @@ _new = object.__new__
 # ---------------------------------------------------------------------------------------------------------------------
 # operands: what may stand beside a Tensor, and the type that the two agree on
 # ---------------------------------------------------------------------------------------------------------------------
-def _read_only(array):
-    if _device.device_of(array) == "cpu":
-        array = array.view()
-        array.flags.writeable = False
-    return array
-
-
 def _operand(value, like):
     """A Tensor for a number, list or array that stands beside the Tensor `like`; None if it is something else."""
     if isinstance(value, NUMBERS):

@@ -36,7 +36,7 @@ import numpy as np
 
 from . import checkpoint, optim, random
 from .autograd import detect_anomaly
-from .checkpoint import FILE, Checkpoint, new_folder, read_log
+from .checkpoint import FILE, Checkpoint, new_folder, read_log, state_value
 from .config import OPTIMIZERS, SCHEDULES, Config, check_extra, check_same
 from .errors import InputError
 
@@ -67,7 +67,7 @@ class Progress:
     loss: float                  # a running mean
     tokens_per_second: float
     done: float                  # share of the whole, 0 to 1
-    left: float                  # seconds, an estimate
+    left: float | None           # seconds, an estimate; None as long as there is nothing to go by
     validation: float | None     # the loss, if it was measured after this step
     best: bool                   # was that the lowest so far?
 
@@ -153,14 +153,17 @@ class _Loop:
             self.system.model.load_state_dict(saved.model)
             self.optimizer.load_state_dict(saved.optimizer)
             random.set_state(state["random"])
-            self.epoch, self.place, self.best = int(state["epoch"]), int(state["place"]), saved.best
-            h.step, h.tokens, h.seconds = int(state["step"]), int(state["tokens"]), float(state["seconds"])
-            h.best_step, h.best_loss = state["best_step"], state["best_loss"]
+            self.epoch, self.place, h.step, h.tokens = (state_value(state, name, (int,)) for name in
+                                                        ("epoch", "place", "step", "tokens"))
+            h.seconds = state_value(state, "seconds", (int, float))
+            h.best_step = state_value(state, "best_step", (int,), none=True)
+            h.best_loss = state_value(state, "best_loss", (int, float), none=True)
+            self.best = saved.best
         except checkpoint.BAD as error:
             raise InputError(f"{self.run / FILE}: does not fit this system ({str(error)[:200]})") from None
         self._open_epoch()
-        if len(self.batches) != state["batches"]:
-            raise InputError(f"{self.run}: the run has {state['batches']} batches an epoch, the data now give "
+        if len(self.batches) != state.get("batches"):
+            raise InputError(f"{self.run}: the run has {state.get('batches')} batches an epoch, the data now give "
                              f"{len(self.batches)}; a run goes on only with the data it began with")
         self._cut_log()
         self._write_config()
@@ -284,10 +287,11 @@ class _Loop:
         h, c = self.history, self.config
         last = h.losses[-1][1]
         self.mean_loss = last if self.mean_loss is None else 0.95 * self.mean_loss + 0.05 * last
-        tokens, took = self.speed or (0, 1.0)
+        tokens, took = self.speed or (0, math.inf)
         done = max(h.step / c.steps if c.steps else 0.0, self.elapsed() / c.seconds if c.seconds else 0.0)
         left = min((c.steps - h.step) * took if c.steps else math.inf, c.seconds - self.elapsed() if c.seconds else math.inf)
-        return Progress(h.step, c.steps, self.mean_loss, tokens / took, min(1.0, done), max(0.0, left),
+        left = None if left == math.inf else max(0.0, left)
+        return Progress(h.step, c.steps, self.mean_loss, tokens / took, min(1.0, done), left,
                         h.validation[-1][1] if due else None, due and h.best_step == h.step)
 
     def _note(self, line):

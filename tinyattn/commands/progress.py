@@ -37,7 +37,8 @@ class Reporter:
     @staticmethod
     def _text(p):
         steps = f"step {p.step:,}" + (f"/{p.steps:,}" if p.steps else "")
-        return f"{steps}  loss {p.loss:.3f}  {p.tokens_per_second:,.0f} tokens/s  {duration(p.left)} left"
+        pace = f"  {p.tokens_per_second:,.0f} tokens/s" if p.tokens_per_second else ""
+        return f"{steps}  loss {p.loss:.3f}{pace}" + ("" if p.left is None else f"  {duration(p.left)} left")
 
     @staticmethod
     def _validation(p):

@@ -1,0 +1,40 @@
+"""The README's Python snippets run, and its commands name what exists."""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("i", range(len(SNIPPETS)))
+def test_snippet_runs(i, tmp_path):
+    done = subprocess.run([sys.executable, "-c", SNIPPETS[i]], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_are_snippets_and_both_commands():
+    assert SNIPPETS
+    assert len(re.findall(r"^    python3 -m venv .*", README, re.MULTILINE)) == 2
+
+
+def test_links_and_pictures_lead_somewhere():
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert target.startswith("http") or (ROOT / target).exists(), target
+
+
+def test_commands_and_options_exist():
+    from click.testing import CliRunner
+
+    from tinyattn.cli import main
+    for command in sorted(set(re.findall(r"tinyattn ([a-z]+)", README))):
+        shown = CliRunner().invoke(main, [command, "--help"])
+        assert shown.exit_code == 0, command
+        for line in re.findall(rf"tinyattn {command}\b[^\n`]*", README):
+            for option in re.findall(r"--[a-z-]+", line):
+                text = CliRunner().invoke(main, [command, *(["translate"] if command == "train" else []), "--help"]).output
+                assert option in text, f"{command} {option}"
