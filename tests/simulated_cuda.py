@@ -22,8 +22,8 @@ RNG = np.random.default_rng(3)
 
 @pytest.fixture(autouse=True)
 def only_what_a_card_can_do(monkeypatch):
-    """The simulator's arrays are NumPy's underneath and can do everything. Here they refuse what `DeviceNDArray` has not, does
-    not reshape, or would compile for another layout, so that code which only the simulator bears fails."""
+    """The simulator's arrays are NumPy's underneath and can do everything. Here they refuse what `DeviceNDArray` has not,
+    does not reshape, or would compile for another layout, so that code which only the simulator bears fails."""
     devices.numba_cuda()
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
@@ -55,7 +55,7 @@ TIGHT = {"float32": dict(rtol=3e-6, atol=3e-6), "float64": dict(rtol=1e-12, atol
 
 
 def results(f, arrays, device, seed=5):
-    """Value, gradients by loops, by rules, and of a fixed combination of those: NumPy arrays, None where there is none."""
+    """Value, gradients by loops, by rules, and of a fixed combination of those: NumPy arrays, or None."""
     xs = [None if a is None else Tensor(a, device=device, requires_grad=a.dtype.kind == "f") for a in arrays]
     out = f(*xs)
     assert out.device == device
@@ -68,7 +68,7 @@ def results(f, arrays, device, seed=5):
         first = grad(out, wanted, g, create_graph=True, allow_unused=True)
         found += first
         probes = [Tensor(rng.normal(size=x.shape).astype(x.dtype), device=device) for x in wanted]
-        parts = [(a * p).sum() for a, p in zip(first, probes) if a is not None and a.requires_grad]
+        parts = [(a * p).sum() for a, p in zip(first, probes, strict=True) if a is not None and a.requires_grad]
         if parts:
             found += grad(sum(parts[1:], parts[0]), wanted, allow_unused=True)
     assert all(t is None or t.device == device for t in found)
@@ -79,7 +79,7 @@ def agree(f, *arrays, dtype="float64"):
     arrays = [a.astype(dtype) if a is not None and a.dtype.kind == "f" else a for a in arrays]
     cpu, cuda = results(f, arrays, "cpu"), results(f, arrays, "cuda")
     assert len(cpu) == len(cuda)
-    for a, b in zip(cpu, cuda):
+    for a, b in zip(cpu, cuda, strict=True):
         assert (a is None) == (b is None)
         if a is not None:
             assert a.shape == b.shape and a.dtype == b.dtype
@@ -94,8 +94,8 @@ ON_CARD = sorted(name for name, op in Op.registry.items() if op.cuda is not None
 
 
 def test_each_family_is_there():
-    for name in ("add", "sub", "mul", "div", "neg", "exp", "tanh", "sigmoid", "relu", "cast", "where", "sum", "softmax", "mat_mul",
-                 "embedding", "scatter_rows", "reshape", "permute", "expand", "transfer"):
+    for name in ("add", "sub", "mul", "div", "neg", "exp", "tanh", "sigmoid", "relu", "cast", "where", "sum", "softmax",
+                 "mat_mul", "embedding", "scatter_rows", "reshape", "permute", "expand", "transfer"):
         assert name in ON_CARD
 
 
@@ -112,7 +112,8 @@ def test_op_agrees_on_its_samples(name):
 # ---------------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_broadcast_multiply_add(dtype):
-    agree(lambda x, y, z: x * y + z, RNG.normal(size=(2, 1, 3)), RNG.normal(size=(2, 1)), RNG.normal(size=(3,)), dtype=dtype)
+    x, y, z = RNG.normal(size=(2, 1, 3)), RNG.normal(size=(2, 1)), RNG.normal(size=(3,))
+    agree(lambda x, y, z: x * y + z, x, y, z, dtype=dtype)
     agree(lambda x, y: (x - y) / y, RNG.normal(size=(2, 1, 2)), RNG.normal(size=(3, 1)) + 3, dtype=dtype)
 
 
@@ -207,8 +208,9 @@ def test_an_attention_with_every_family():
 # ---------------------------------------------------------------------------------------------------------------------
 # arrays: strides, sizes, transfers, ownership
 # ---------------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("make", [lambda x: x.T, lambda x: x[::2, ::-1], lambda x: x[:1, :0], lambda x: np.broadcast_to(x[0], (3, 5)),
-                                  lambda x: x[1:2, 2].reshape(()), lambda x: x[:, :1][::-1]])
+@pytest.mark.parametrize("make", [lambda x: x.T, lambda x: x[::2, ::-1], lambda x: x[:1, :0],
+                                  lambda x: np.broadcast_to(x[0], (3, 5)), lambda x: x[1:2, 2].reshape(()),
+                                  lambda x: x[:, :1][::-1]])
 def test_an_array_of_any_strides_arrives_whole(make):
     x = make(np.arange(20.0).reshape(4, 5))
     there = devices.to_device(x, "cuda")
@@ -288,12 +290,12 @@ def test_an_op_without_a_kernel_names_itself_and_the_device():
 
 
 def test_bad_shapes_and_ids_read_as_on_the_cpu():
-    t = Tensor(np.ones((2, 3)), device="cuda")
-    for f, what in [(lambda: t @ t, "mat_mul: expected a"), (lambda: t + Tensor(np.ones(2), device="cuda"), "do not broadcast"),
+    t, two = Tensor(np.ones((2, 3)), device="cuda"), Tensor(np.arange(2), device="cuda")
+    for f, what in [(lambda: t @ t, "mat_mul: expected a"), (lambda: t + two, "do not broadcast"),
                     (lambda: t.reshape(4), "reshape: 6 elements"), (lambda: t.expand(4, 3), "expand"),
                     (lambda: t.permute(0, 0), "permute"), (lambda: t.softmax(mask=np.ones((4, 1, 3), bool)), "mask"),
                     (lambda: embedding(t, np.array([0, 2])), "id 2 is outside 0 .. 1"),
-                    (lambda: Softmax(2)(t), "axis 2"), (lambda: ScatterRows(1)(t, Tensor([0, 1], device="cuda")), "id 1")]:
+                    (lambda: Softmax(2)(t), "axis 2"), (lambda: ScatterRows(1)(t, two), "id 1")]:
         with pytest.raises((ValueError, IndexError), match=what):
             f()
 

@@ -1,7 +1,7 @@
-"""The CUDA kernels on a machine without a card: in Numba's simulator, and compiled to PTX. Both need a process of their own.
+"""The CUDA kernels on a machine without a card: in Numba's simulator, and compiled to PTX, each in a process of its own.
 
-What this shows: the kernels' logic, thread by thread, gives the CPU's results (simulator), and NVIDIA's compiler takes them for
-both capabilities (PTX). It shows nothing about speed, nor about what only a card can do wrong.
+What this shows: the kernels' logic, thread by thread, gives the CPU's results (simulator), and NVIDIA's compiler takes them
+for both capabilities (PTX). It shows nothing about speed, nor about what only a card can do wrong.
 """
 import json
 import os
@@ -22,7 +22,8 @@ def python(*arguments, **environment):
 
 
 def test_kernels_in_the_simulator_agree_with_the_cpu():
-    run = python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/simulated_cuda.py", NUMBA_ENABLE_CUDASIM="1")
+    run = python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/simulated_cuda.py",
+                 NUMBA_ENABLE_CUDASIM="1")
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
     assert " passed" in run.stdout and "failed" not in run.stdout
 
@@ -49,8 +50,8 @@ PTX = """if True:
 
 @pytest.fixture(scope="module")
 def ptx():
-    """[(kernel, signature, capability, PTX text)] of every kernel. TINYATTN_NEED_PTX=1 (set where it must run, as in .ci/run) makes
-    a missing toolkit a failure."""
+    """[(kernel, signature, capability, PTX text)] of every kernel. Where TINYATTN_NEED_PTX=1 is set, as in .ci/run, a missing
+    toolkit is a failure."""
     run = python("-c", PTX)
     assert run.returncode == 0, run.stderr[-4000:]
     missing, table = json.loads(run.stdout)
@@ -70,7 +71,7 @@ def test_every_kernel_compiles_to_ptx(ptx):
 
 
 def test_float32_kernels_compute_in_float32(ptx):
-    """A literal in the wrong place widens to float64, which a card does many times slower. The sum does it on purpose."""
+    """A literal in the wrong place widens to float64, which many cards do far slower. The sum does it on purpose."""
     wide = {name for name, signature, _, text in ptx
             if "float32" in signature and "float64" not in signature and ".f64" in text}
     assert wide == {"reduce.sum"}
@@ -101,5 +102,26 @@ def test_a_machine_without_a_card_says_so_in_one_line():
 
 
 def test_importing_the_ops_imports_no_cuda():
-    run = python("-c", "import sys, tinyattn.tensor; print('numba.cuda' in sys.modules, 'numba.cuda.compiler' in sys.modules)")
-    assert run.stdout.split() == ["False", "False"], run.stdout + run.stderr
+    run = python("-c", "import sys, tinyattn.tensor; print([m for m in sys.modules if m.startswith('numba.cuda')])")
+    assert run.stdout.strip() == "[]", run.stdout + run.stderr
+
+
+def test_nvidias_compiler_is_found_in_its_packages(tmp_path):
+    """nvidia-nvvm and nvidia-cuda-runtime put it where Numba itself does not look."""
+    files = ["lib/libnvvm.so.4", "lib/libcudart.so.13", "nvvm/libdevice/libdevice.10.bc"]
+    for file in files:
+        (tmp_path / "nvidia/cu13" / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "nvidia/cu13" / file).touch()
+    code = f"""if True:
+        import sys
+        from numba.cuda import cuda_paths
+        cuda_paths.get_system_ctk = cuda_paths.get_cuda_home = lambda *names: None
+        sys.path.insert(0, {str(tmp_path)!r})
+        from tinyattn import device
+        device.numba_cuda()
+        paths = cuda_paths.get_cuda_paths()
+        print(*[paths[kind].info for kind in ("nvvm", "libdevice", "cudalib_dir")], sep="\\n")"""
+    run = python("-c", code)
+    root = tmp_path / "nvidia/cu13"
+    assert run.stdout.split() == [str(root / "lib/libnvvm.so.4"), str(root / "nvvm/libdevice/libdevice.10.bc"),
+                                  str(root / "lib")], run.stderr

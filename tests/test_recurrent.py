@@ -149,11 +149,11 @@ def test_a_padded_batch_is_each_sequence_alone(layer, reverse):
     for i, n in enumerate(lengths):
         alone = [arrays[0][i:i + 1, :n], *[s[i:i + 1] for s in arrays[1:-2]], *arrays[-2:]]
         outs_1, grads_1 = run(LAYERS[layer][0](reverse=reverse), alone, None, [gs[0][i:i + 1, :n], *[g[i:i + 1] for g in gs[1:]]])
-        np.testing.assert_allclose(outs[0][i, :n], outs_1[0][0], rtol=1e-13)
+        np.testing.assert_allclose(outs[0][i, :n], outs_1[0][0], rtol=1e-12, atol=1e-14)
         assert (outs[0][i, n:] == 0).all() and (grads[0][i, n:] == 0).all()
-        np.testing.assert_allclose(grads[0][i, :n], grads_1[0][0], rtol=1e-12)
+        np.testing.assert_allclose(grads[0][i, :n], grads_1[0][0], rtol=1e-12, atol=1e-13)
         for whole, one in zip(outs[1:] + grads[1:-2], outs_1[1:] + grads_1[1:-2], strict=True):
-            np.testing.assert_allclose(whole[i], one[0], rtol=1e-12)
+            np.testing.assert_allclose(whole[i], one[0], rtol=1e-12, atol=1e-13)
         sums = [s + g for s, g in zip(sums, grads_1[-2:], strict=True)]
     for whole, total in zip(grads[-2:], sums, strict=True):
         np.testing.assert_allclose(whole, total, rtol=1e-11, atol=1e-13)
@@ -170,7 +170,7 @@ def test_step_by_step_is_the_whole(layer):
     now = states
     for t in range(4):
         out, *now = op()(x[:, t:t + 1], *now, w, b, None)
-        np.testing.assert_allclose(out.numpy()[:, 0], whole[0].numpy()[:, t], rtol=1e-13)
+        np.testing.assert_allclose(out.numpy()[:, 0], whole[0].numpy()[:, t], rtol=1e-12, atol=1e-14)
     loop = grad([s.sum() for s in now], [x, *states, w, b])
     once = grad([s.sum() for s in whole[1:]], [x, *states, w, b])
     for a, c in zip(loop, once, strict=True):

@@ -10,8 +10,22 @@ import numpy as np
 
 from . import device
 from .op import (  # noqa: F401  (the names of the public interface that live in op.py)
-    Alias, Op, _set, capture, clock, detect_anomaly, enable_grad, fused, is_grad_enabled, look_for_anomaly, no_grad, scope,
-    state, tap, where_in)
+    Alias,
+    Op,
+    _set,
+    capture,
+    clock,
+    detect_anomaly,
+    enable_grad,
+    fused,
+    is_grad_enabled,
+    look_for_anomaly,
+    no_grad,
+    scope,
+    state,
+    tap,
+    where_in,
+)
 
 ndarray = np.ndarray
 

@@ -12,11 +12,12 @@ mine? It stands below its op's CPU loops and needs `cuda` from here, nothing els
     _double_cuda.each(x.size)(flat(x), flat(out))                # one thread an element
     _row_kernel[blocks, threads](flat(x), flat(out))             # a grid of one's own
 
-On a card every array is C-contiguous (what would be a view with other strides on the CPU is a copy there), so a kernel takes flat
-arrays and lengths. Nothing is compiled, and `numba.cuda` is not even imported (0.1 s), before the first launch.
+On a card every array is C-contiguous (what would be a view with other strides on the CPU is a copy there), so a kernel
+takes flat arrays and lengths. Nothing is compiled, and `numba.cuda` is not even imported, before the first launch.
 
-`min` and `max` need a card even to compile: write `a if a < b else b`. In float32 kernels a literal would widen the sum: Numba computes float32 * 2 in float64. Constants are written
-`x.dtype.type(2)`. Numba's fast-math is never used here: on CUDA any flag means all of them.
+What a kernel must not say: `min` and `max` need a card even to compile (write `a if a < b else b`). In a float32 kernel a
+literal widens the arithmetic, since Numba computes float32 * 2 in float64 (write `x.dtype.type(2)`). Two shared arrays made
+on one line are one array in the simulator. No fast-math: on CUDA any flag means all of them.
 """
 import math
 import sys
@@ -50,7 +51,7 @@ class Later:
 
 
 class CudaFunction(Later):
-    """A helper that kernels call. Its body is put into the kernel's: the one form that compiles to PTX without a card."""
+    """A helper that kernels call. Its body is put into theirs: the one form that compiles to PTX without a card."""
 
     def __init__(self, function):
         self.function = function
@@ -115,7 +116,7 @@ class CudaKernel:
         return _bind(self.function)
 
     def __getitem__(self, grid):
-        """`kernel[blocks, threads](*arguments)`, with threads in a block a power of two up to THREADS. No blocks: no launch."""
+        """`kernel[blocks, threads](*arguments)`; threads: a power of two up to THREADS. Without blocks nothing is run."""
         return lambda *arguments: self._launch(grid, arguments)
 
     def each(self, n):
@@ -145,8 +146,8 @@ class CudaKernel:
             configured(*arguments)
 
     def _simulate(self, grid, arguments):
-        """The simulator's threads are Python's: NumPy warns in them of a division by zero; and the simulator polls them without
-        a pause, so each would wait the 5 ms after which Python looks for somebody else to run."""
+        """The simulator's threads are Python's. NumPy warns in them of a division by zero; and they are polled without a pause,
+        so each would wait the 5 ms after which Python looks for somebody else to run (the tests took 15 times as long)."""
         before = sys.getswitchinterval()
         try:
             sys.setswitchinterval(1e-5)
@@ -192,8 +193,8 @@ def reshaped(x, shape):
 
 
 def flat(x):
-    """x with one axis, as kernels take it. In place of no elements there is one that nobody reads: an empty array of a card has no
-    layout that Numba would call contiguous, so the kernel would have to be compiled once more for it."""
+    """x with one axis, as kernels take it. In place of no elements there is one that nobody reads: Numba does not call an
+    empty array of a card contiguous, and would compile the kernel once more for it."""
     return device.empty(1, x.dtype, "cuda") if x.size == 0 else x if x.ndim == 1 else x.reshape((x.size,))
 
 
@@ -250,8 +251,8 @@ def toolkit_missing():
         return ""
     except Exception as error:
         reason = str(error).strip().splitlines()
-        return ("ptx: NVIDIA's compiler libraries (libNVVM, libdevice) were not found; install the extra tinyattn[cuda] or the "
-                f"CUDA toolkit ({type(error).__name__}{': ' + reason[-1] if reason else ''})")
+        return ("ptx: NVIDIA's compiler libraries (libNVVM, libdevice) were not found; install the extra tinyattn[cuda] or "
+                f"the CUDA toolkit ({type(error).__name__}{': ' + reason[-1] if reason else ''})")
 
 
 def ptx_lines():
@@ -266,13 +267,14 @@ def ptx_lines():
 
 
 def ptx_report():
-    """A table, kernel x compute capability: lines of PTX, with the signature. RuntimeError if nothing can be compiled."""
+    """A table, kernel x compute capability: lines of PTX, and the signature. RuntimeError if nothing can be compiled."""
     table = ptx_lines()
     width = max((len(name) for name, _, _ in table), default=0)
     head = "kernel".ljust(width) + "".join(f"  sm_{a}{b}" for a, b in CAPABILITIES) + "  arguments"
     rows = [name.ljust(width) + "".join(f"{lines[c]:7d}" for c in CAPABILITIES) + f"  {signature}"
             for name, signature, lines in table]
-    return "\n".join([head, *rows, f"{len(CudaKernel.registry)} kernels, {len(table)} signatures, PTX lines for each capability"])
+    count = f"{len(CudaKernel.registry)} kernels, {len(table)} signatures: lines of PTX for each capability"
+    return "\n".join([head, *rows, count])
 
 
 def main():

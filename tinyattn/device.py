@@ -7,9 +7,11 @@ Numba on its first call for a dtype, and kept on disk. With `NUMBA_DISABLE_JIT=1
 read, so a debugger can step through it.
 """
 import hashlib
+import importlib.util
 import os
 import sys
 import threading
+from functools import lru_cache
 from pathlib import Path
 
 import numba
@@ -157,17 +159,35 @@ def empty(shape, dtype, device="cpu"):
     return numba_cuda().device_array(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), dtype)
 
 
+@lru_cache(maxsize=1)
 def numba_cuda():
-    """The module `numba.cuda`. It is imported when a card is first asked for: that takes 0.1 s, and a package numba-cuda
-    that lacks its libraries cannot be imported at all."""
+    """The module `numba.cuda`. It is imported when a card is first asked for: that takes 0.1 s, and an installation of the
+    package numba-cuda that lacks its libraries cannot be imported at all."""
     try:
         from numba import cuda
         if numba.config.ENABLE_CUDASIM:  # its arrays refuse shape[-1] on the host, where a card's have a plain tuple
             from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
             FakeCUDAArray.shape = property(lambda array: array._ary.shape)
+        else:
+            _look_in_packages()
         return cuda
     except Exception as error:
-        raise RuntimeError(f"device 'cuda': numba.cuda cannot be imported here ({type(error).__name__}: {error})") from None
+        what = f"{type(error).__name__}: {error}"
+        raise RuntimeError(f"device 'cuda': numba.cuda cannot be imported on this machine ({what})") from None
+
+
+def _look_in_packages():
+    """Numba looks for NVIDIA's compiler in CUDA_HOME, conda and /usr/local/cuda. Where it found none, tell it where the
+    packages nvidia-nvvm and nvidia-cuda-runtime (the extra `cuda`) put it: site-packages/nvidia/cu13."""
+    from numba.cuda.cuda_paths import get_cuda_paths
+    paths, home = get_cuda_paths(), importlib.util.find_spec("nvidia")
+    if paths["nvvm"].info is not None or home is None:
+        return
+    places = {"nvvm": "cu*/lib/libnvvm.so*", "libdevice": "cu*/nvvm/libdevice/libdevice*.bc", "cudalib_dir": "cu*/lib"}
+    for kind, pattern in places.items():
+        found = sorted(path for root in home.submodule_search_locations for path in Path(root).glob(pattern))
+        if found:
+            paths[kind] = paths[kind]._replace(by="package", info=str(found[-1]))
 
 
 def cuda_status():
@@ -196,7 +216,7 @@ def to_device(array, device):
     require(device)
     if device == "cpu":
         return array.copy_to_host()
-    plain = np.empty(array.shape, array.dtype)  # C-contiguous with the usual strides, also where an axis has length 1 or 0
+    plain = np.empty(array.shape, array.dtype)  # with the usual strides, also along an axis of length 1 or 0
     plain[...] = array
     return numba_cuda().to_device(plain)
 

@@ -70,7 +70,8 @@ class _Writer:
     # -- nodes -------------------------------------------------------------------------------------------------------
     def look(self, node):
         step = self.program.instructions[node.members[len(node.members) // 2]] if node.kind == "op" else None
-        kind = "backward" if node.backward else node.kind
+        self.path = node.path
+        kind = "backward" if node.backward and node.kind in ("op", "scope") else node.kind
         if step and self.results.intersection(step.outputs) and not node.backward:
             kind = "output"
         fill, border, style = self.theme[kind]
@@ -90,7 +91,7 @@ class _Writer:
         """An op: its name; its formula with the names of what goes in and comes out; its settings if they are short."""
         values = self.program.values
         given = [(slot, v) for slot, v in zip(step.input_names, step.inputs, strict=False) if v is not None]
-        names = {slot: shown(values[v]) or slot for slot, v in given}
+        names = {slot: self.shown(values[v]) or slot for slot, v in given}
         if step.input_names and "{" + step.input_names[0][:-1] + "}" in step.tex:  # any number of inputs: [xs]
             names[step.input_names[0][:-1]] = ", ".join(names[s] if names[s] != s else "·" for s, _ in given[:4]) \
                 + (", …" if len(given) > 4 else "")
@@ -121,9 +122,19 @@ class _Writer:
         kind = "" if value.dtype.startswith("float") else value.dtype + " "
         slot = self.slots[value.id]
         use = slot if len(slot.rstrip("0123456789")) > 2 else node.kind
-        name = printable(value.name) if value.name else shown(value) or use
+        name = self.shown(value, 48) or use
         numbers = self.numbers(node.members[:1], value.kind == "parameter")
         return [name + times, f"{kind}{_shape(value.shape)}", *numbers]
+
+    def shown(self, value, limit=24):
+        """A value's name, without what the box that it is drawn in says already, or its number if it is just one."""
+        if not value.name:
+            return _number(value.data) if is_number(value) else ""
+        parts = value.name.split(".")
+        for box in map(title, self.path):
+            if len(parts) > 1 and parts[0] == box:
+                parts = parts[1:]
+        return printable(".".join(parts), limit)
 
     def numbers(self, ids, leaf=False):
         """What a value holds, and for a parameter its gradient, which is absent (and not 0) before `backward()`."""
@@ -169,13 +180,6 @@ class _Writer:
 # ---------------------------------------------------------------------------------------------------------------------
 # small words
 # ---------------------------------------------------------------------------------------------------------------------
-def shown(value):
-    """A value as it stands in a formula: its name, or its number if it is just one; else ""."""
-    if value.name:
-        return printable(value.name, 24)
-    return _number(value.data) if is_number(value) else ""
-
-
 def summary(array):
     """A few numbers as they are, many as their range; what is not finite is said."""
     array = np.asarray(array)

@@ -115,13 +115,15 @@ class _Folding:
 
     # -- leaves ------------------------------------------------------------------------------------------------------
     def _place_leaves(self):
-        """A leaf stands in the innermost box around all its uses; one that is used inside a closed box is in there."""
+        """A leaf stands in the innermost box around its uses, if there are any in the forward pass around those; if
+        that box is closed, it is in there."""
         uses, groups = defaultdict(list), defaultdict(list)
         for i, step in enumerate(self.program.instructions):
             for slot, value in enumerate(step.inputs):
                 if value is not None and value not in self.producer and not is_number(self.program.values[value]):
                     uses[value].append((i, slot))
         for value, places in uses.items():
+            places = uses[value] = [(i, slot) for i, slot in places if "backward" not in self.paths[i]] or places
             real = _common([self.paths[i] for i, _ in places])
             kind = self.program.values[value].kind
             peers = tuple(sorted({(self.node_of[i], slot) for i, slot in places}))
@@ -173,7 +175,7 @@ class _Folding:
                     continue
                 key = (source, target, loop, slot if end.kind == "op" and start.steps <= end.steps else None)
                 if key not in edges:
-                    edges[key] = Edge(source, target, loop, end.backward and not start.backward and maker is not None)
+                    edges[key] = Edge(source, target, loop, end.backward and not start.backward)
                 edges[key].uses.append((i, slot))
         for edge in edges.values():
             edge.only = "" if edge.loop else self._only_step(edge)

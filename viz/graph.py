@@ -199,13 +199,15 @@ def _with_gradients(outputs):
 
 
 def _tell_backward(program, forward, titles):
-    """Name the gradients; put every instruction behind the first `forward` ones into a backward scope, also the sums
-    that the walk makes between two rules."""
+    """Name the gradients, and put the sums that the walk makes between two rules into the scope of what they sum up.
+    `forward` is the number of instructions before the backward pass."""
     for i, name in titles.items():
         program.values[program.outputs[i]].name = program.values[program.outputs[i]].name or name
+    scope_of = {}
     for step in program.instructions[forward:]:
         if "backward" not in step.scope.split("/"):
-            step.scope = f"backward/{step.op}"
+            step.scope = next((scope_of[v] for v in reversed(step.inputs) if v in scope_of), f"backward/{step.op}")
+        scope_of.update((v, step.scope) for v in step.outputs)
 
 
 def _arrays(program, outputs):

@@ -6,6 +6,7 @@ compared.
 import math
 
 import numpy as np
+
 from tinyattn.errors import InputError
 
 from .plot import figure, kind_of, literally, quiet, save

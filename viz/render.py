@@ -6,6 +6,7 @@
 
 Each gets DOT text on stdin and a time limit. If none can do it, `Unavailable` says why, in one line.
 """
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -17,6 +18,15 @@ from tinyattn.errors import InputError
 
 PICTURES = ("svg", "pdf", "png")
 ADVICE = "to draw it: pip install graphviz-pure (or tinyattn[plot], or your system's graphviz package)"
+
+# pygraphviz in a process of its own, with the options of `dot`: so it can be stopped, and takes nothing down with it
+_PYGRAPHVIZ = """
+import sys, pygraphviz
+graph = pygraphviz.AGraph(string=sys.stdin.buffer.read().decode("utf-8"))
+for name, _, value in (option[2:].partition("=") for option in sys.argv[2:]):
+    graph.graph_attr[name] = value
+sys.stdout.buffer.write(graph.draw(format=sys.argv[1][2:], prog="dot"))
+"""
 
 
 class Unavailable(InputError):
@@ -50,11 +60,9 @@ def _programs():
     pure = _graphviz_pure()
     if pure:
         found.append(("graphviz-pure", lambda dot, kind, timeout: _draw_pure(pure, dot, kind, timeout)))
-    try:
-        import pygraphviz
-        found.append(("pygraphviz", lambda dot, kind, timeout: _draw_pygraphviz(pygraphviz, dot, kind)))
-    except Exception:  # broken installs raise more than ImportError
-        pass
+    if importlib.util.find_spec("pygraphviz"):
+        command = [sys.executable, "-c", _PYGRAPHVIZ]
+        found.append(("pygraphviz", lambda dot, kind, timeout: _run([*command, f"-T{kind}", *_dpi(kind)], dot, timeout)))
     return found
 
 
@@ -63,12 +71,19 @@ def _dpi(kind):
 
 
 def _run(command, dot, timeout):
-    """stdout of a program that reads `dot` from stdin. Its warnings (on font metrics) are of no use to anybody."""
+    """stdout of a program that reads `dot` from stdin. Its warnings (on font metrics) are of no use to anybody.
+
+    Graphviz' first way to rank nodes fails on some graphs with nested boxes and edges upwards; its second, `newrank`,
+    does not, but needs more room.
+    """
     hidden = {"creationflags": subprocess.CREATE_NO_WINDOW} if os.name == "nt" else {}
-    done = subprocess.run(command, input=dot.encode("utf-8"), capture_output=True, timeout=timeout, **hidden)
-    if done.returncode or not done.stdout:
-        raise RuntimeError(done.stderr.decode("utf-8", "replace").strip() or f"exit code {done.returncode}, no picture")
-    return done.stdout
+    for more in ([], ["-Gnewrank=true"]):
+        done = subprocess.run(command + more, input=dot.encode("utf-8"), capture_output=True, timeout=timeout, **hidden)
+        if done.returncode == 0 and done.stdout:
+            return done.stdout
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    errors = [line for line in said if line.startswith("Error")] + said[-1:] + ["no picture came"]
+    raise RuntimeError(errors[0])
 
 
 def _graphviz_pure():
@@ -86,10 +101,3 @@ def _draw_pure(program, dot, kind, timeout):
         from .xdot import pdf
         return pdf(_run([program, "-Tjson"], dot, timeout))
     return _run([program, f"-T{kind}", *_dpi(kind)], dot, timeout)
-
-
-def _draw_pygraphviz(pygraphviz, dot, kind):
-    graph = pygraphviz.AGraph(string=dot)
-    if kind == "png":
-        graph.graph_attr["dpi"] = "144"
-    return graph.draw(format=kind, prog="dot")

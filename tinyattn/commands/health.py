@@ -121,13 +121,9 @@ def _with_bar(items, title, label):
 def bench_command(wanted, peers, as_json):
     """Measure the speed of kernels, layers and training steps. NAME picks rows of the table."""
     from .. import bench
-    rows = bench.run(wanted, peers=peers, report=note)
+    rows = bench.run(wanted, peers=peers, report=note if as_json else out)
     if as_json:
         out_json(rows)
-        return
-    titles = list(dict.fromkeys(key for row in rows for key in row))
-    for line in columns([titles, *[[row.get(title, "-") for title in titles] for row in rows]]):
-        out(line)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

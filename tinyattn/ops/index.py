@@ -93,7 +93,7 @@ class Embedding(Op):
     def cuda(self, weight, ids):
         if weight.ndim != 2:
             raise ShapeError(f"embedding: expected weight of shape (V, D), got {weight.shape}")
-        check_range("embedding", to_device(ids, "cpu"), weight.shape[0], "id")  # outside its memory a card stops the whole program
+        check_range("embedding", to_device(ids, "cpu"), weight.shape[0], "id")  # a card has no error that names the id
         out = empty((*ids.shape, weight.shape[1]), weight.dtype, "cuda")
         _gather_rows_cuda.each(out.size)(flat(weight), flat(ids), flat(out), weight.shape[1])
         return out
@@ -133,7 +133,8 @@ class ScatterRows(Op):
             order = order[host[order] != self.padding]
         starts = np.searchsorted(host[order], np.arange(self.rows + 1))
         out = empty((self.rows, x.shape[-1]), x.dtype, "cuda")
-        _scatter_rows_cuda.each(out.size)(flat(x), flat(to_device(order, "cuda")), to_device(starts, "cuda"), flat(out), x.shape[-1])
+        order, starts = flat(to_device(order, "cuda")), to_device(starts, "cuda")
+        _scatter_rows_cuda.each(out.size)(flat(x), order, starts, flat(out), x.shape[-1])
         return out
 
     def grad_x(self, g, y, x, ids):
@@ -224,7 +225,7 @@ def _scatter_rows(x, ids, padding, table):
 # ---------------------------------------------------------------------------------------------------------------------
 @cuda_kernel("T[::1], int64[::1], T[::1], int64")
 def _gather_rows_cuda(table, ids, out, width):
-    """Thread e copies element e of the result, column e % D of the row of id number e // D; neighbours read neighbours."""
+    """Thread e copies element e of the result, column e % D of row ids[e // D]; neighbours read neighbours."""
     e = cuda.grid(1)
     if e < out.size:
         out[e] = table[ids[e // width] * width + e % width]
@@ -234,8 +235,8 @@ def _gather_rows_cuda(table, ids, out, width):
 def _scatter_rows_cuda(x, order, starts, table, width):
     """Thread e owns one element of the table, column e % D of row e // D, and adds up what falls on it.
 
-    `order` lists the places in `ids` sorted by id, those of row r from starts[r] to starts[r + 1]. No two threads write one
-    element, so nothing is atomic, and the sum runs in the order of the ids as on the CPU: the same bits every time.
+    `order` lists the places in `ids` sorted by id, those of row r from starts[r] to starts[r + 1]. No two threads write
+    one element, so nothing is atomic, and the sum runs in the order of the ids as on the CPU: the same bits every time.
     """
     e = cuda.grid(1)
     if e < table.size:

@@ -286,11 +286,11 @@ def _sums_parallel(x, out):
 # ---------------------------------------------------------------------------------------------------------------------
 # the same on a card: flat arrays
 # ---------------------------------------------------------------------------------------------------------------------
-TILE = 4 if SIMULATED else 16  # a block computes TILE x TILE elements of c, one a thread (the simulator's threads are slow)
+TILE = 4 if SIMULATED else 16  # a block computes TILE x TILE elements of c, one a thread; simulated threads are slow
 
 
 def matmul_cuda(a, b, turned_a=False, turned_b=False):
-    """a (..., M, K) @ b (..., K, N) on a card, as a new array; turned: the last two axes are read the other way round."""
+    """a (..., M, K) @ b (..., K, N) on a card, as a new array; turned: the last two axes stand the other way round."""
     (m, depth), n = (a.shape[:-3:-1] if turned_a else a.shape[-2:]), b.shape[-2 if turned_b else -1]
     batch, plan = plan_of("matmul", tuple(a.shape[:-2]), tuple(b.shape[:-2]))
     c = empty((*batch, m, n), a.dtype, "cuda")
@@ -304,10 +304,11 @@ def matmul_cuda(a, b, turned_a=False, turned_b=False):
 def _product_cuda(a, b, c, plan, m, n, depth, ai, ak, bk, bj):
     """A block computes one square of one product of the batch, its thread (r, s) the element (i, j) there.
 
-    Row i of a and column j of b are wanted by TILE threads each, so the block fetches them together: for each stretch of TILE
-    along the depth, every thread puts one element of a and one of b into shared memory, all wait, and each multiplies its row by
-    its column there; all wait again before the next stretch overwrites it. Beyond the edges the squares hold 0. Memory is read
-    TILE times less often than by threads on their own. `ai, ak, bk, bj` are the steps from one row or column to the next.
+    Row i of a and column j of b are wanted by TILE threads each, so the block fetches them together: for each stretch of
+    TILE along the depth, every thread puts one element of a and one of b into shared memory, all wait, and each multiplies
+    its row by its column there; all wait again before the next stretch overwrites it. Beyond the edges the squares hold 0.
+    Memory is read TILE times less often than by threads on their own. `ai, ak, bk, bj` are the steps from one row or column
+    to the next.
     """
     left = cuda.shared.array((TILE, TILE), a.dtype)
     right = cuda.shared.array((TILE, TILE), b.dtype)

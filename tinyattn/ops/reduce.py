@@ -77,13 +77,14 @@ class Sum(Reduction):
         return out.reshape(shape)
 
     def cuda(self, x):
-        axes, shape = self.axes(x.ndim), self.kept(x.shape)
-        if axes and axes[-1] - axes[0] + 1 != len(axes):
-            others = [i for i in range(x.ndim) if i not in axes]
+        axes = self.axes(x.ndim)
+        others = [i for i in range(x.ndim) if i not in axes]
+        out = empty(self.kept(x.shape) if self.keepdims else [x.shape[i] for i in others], x.dtype, "cuda")
+        if axes and axes[-1] - axes[0] + 1 != len(axes):  # not side by side: the reduced axes go to the end
             x, axes = permuted(x, [*others, *axes]), range(len(others), x.ndim)
-        out = empty(shape if self.keepdims else [n for i, n in enumerate(shape) if i not in self.axes(len(shape))], x.dtype, "cuda")
         first, last = (axes[0], axes[-1] + 1) if axes else (x.ndim, x.ndim)
-        sum_cuda(flat(x), flat(out), *(math.prod(part) for part in (x.shape[:first], x.shape[first:last], x.shape[last:])))
+        a, n, b = (math.prod(lengths) for lengths in (x.shape[:first], x.shape[first:last], x.shape[last:]))
+        sum_cuda(flat(x), flat(out), a, n, b)
         return out
 
     def grad_x(self, g, y, x):
@@ -383,14 +384,14 @@ def sum_cuda(x, out, a, n, b, chunk=CHUNK):
 
 
 @cuda_kernel("T[::1], U[::1], int64, int64, int64, int64, int64",
-             types=("float32>float32", "float64>float64", "int64>int64", "float32>float64", "int64>float64", "float64>float32",
-                    "float64>int64"))
+             types=("float32>float32", "float64>float64", "int64>int64", "float32>float64", "int64>float64",
+                    "float64>float32", "float64>int64"))
 def _sum_cuda(x, out, n, b, width, chunk, chunks):
     """A block adds up one chunk of the n elements, for `width` neighbouring columns k.
 
-    Thread t takes column t % width and every `lanes`-th of its elements, so threads side by side read memory side by side. Their
-    sums are then added in a tree in shared memory: lane 0 + lane 4, 1 + 5, ..; 0 + 2, 1 + 3; 0 + 1. All in float64 (reading x takes
-    longer), always in this order: the same bits every time.
+    Thread t takes column t % width and every `lanes`-th of its elements, so threads side by side read memory side by side.
+    Their sums are then added in a tree in shared memory: lane 0 + lane 4, 1 + 5, ..; 0 + 2, 1 + 3; 0 + 1. All in float64
+    (reading x takes longer), always in this order: the same bits every time.
     """
     sums = cuda.shared.array(THREADS, np.float64)
     t, lanes = cuda.threadIdx.x, cuda.blockDim.x // width

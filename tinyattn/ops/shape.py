@@ -252,7 +252,8 @@ def permuted(x, axes):
 
 
 def strided_copy(x, shape, apart):
-    """A new device array: its element i, j, ... is element i * apart[0] + j * apart[1] + ... of x. Missing axes have stride 0."""
+    """A new device array: its element i, j, ... is element i * apart[0] + j * apart[1] + ... of x. An axis that `apart`
+    does not name, in front, has stride 0."""
     out = empty(shape, x.dtype, "cuda")
     plan = _copy_plan(tuple(shape), (0,) * (len(shape) - len(apart)) + tuple(apart))
     _copy_cuda.each(out.size)(flat(x), flat(out), on_card(plan))

@@ -163,12 +163,12 @@ class Softmax(Op):
     def cuda(self, x, mask=None):
         check_float(self.name, x)
         y, (a, n, b) = empty(x.shape, x.dtype, "cuda"), _rows_on_card(self, x)
-        seen, masked, plan = mask, mask is not None, plan_of(self.name, tuple(x.shape), tuple(mask.shape) if mask is not None else ())
-        if not masked:
-            seen = to_device(np.ones(1, np.bool_), "cuda")
-        elif plan[0] != tuple(x.shape):
-            raise ShapeError(f"{self.name}: the mask of shape {mask.shape} does not broadcast to the scores of shape {x.shape}")
-        _softmax_cuda[a * b, threads_for(n)](flat(x), flat(seen), on_card(plan[1]), int(masked), flat(y), n, b)
+        masked = mask is not None
+        mask = mask if masked else to_device(np.ones((), np.bool_), "cuda")
+        shape, plan = plan_of(self.name, x.shape, mask.shape)
+        if shape != x.shape:
+            raise ShapeError(f"{self.name}: the mask of shape {mask.shape} does not broadcast to the scores of shape {shape}")
+        _softmax_cuda[a * b, threads_for(n)](flat(x), flat(mask), on_card(plan), int(masked), flat(y), n, b)
         return y
 
     def grad_x(self, g, y, x, mask=None):
@@ -506,7 +506,7 @@ def _rows_on_card(op, x):
 
 @cuda_function
 def block_max(shared, value, t):
-    """The largest `value` of all threads of the block, nan if there is one. A tree: each step half of the threads go on."""
+    """The largest `value` of all threads of the block, nan if there is one. A tree: at each step half of them go on."""
     shared[t] = value
     cuda.syncthreads()
     step = cuda.blockDim.x // 2
@@ -539,8 +539,8 @@ def block_sum(shared, value, t):
 
 @cuda_kernel("T[::1], boolean[::1], int64[:, ::1], int64, T[::1], int64, int64")
 def _softmax_cuda(x, mask, plan, masked, y, n, b):
-    """A block computes one row, its thread t the elements j = t, t + threads, ...: the largest of the row, then e^ of the
-    differences and their sum, then the quotients. A forbidden element is -inf; `plan` finds its place in the mask."""
+    """A block computes one row, its thread t the elements j = t, t + threads, ...: the largest of the row, then e^ of
+    the differences and their sum, then the quotients. A forbidden element is -inf; `plan` finds its place in the mask."""
     shared = cuda.shared.array(THREADS, x.dtype)
     t, threads = cuda.threadIdx.x, cuda.blockDim.x
     first = cuda.blockIdx.x // b * n * b + cuda.blockIdx.x % b
@@ -569,7 +569,7 @@ def _softmax_cuda(x, mask, plan, masked, y, n, b):
 
 @cuda_kernel("T[::1], T[::1], T[::1], int64, int64")
 def _softmax_grad_cuda(g, y, dx, n, b):
-    """A block computes one row: d = sum_j g_j y_j by all its threads together, then dx_j = y_j (g_j - d), thread t for every
+    """A block computes one row: d = sum_j g_j y_j by all its threads together, then dx_j = y_j (g_j - d), thread t for
     j = t, t + threads, ..."""
     shared = cuda.shared.array(THREADS, g.dtype)
     t, threads = cuda.threadIdx.x, cuda.blockDim.x
