@@ -13,13 +13,13 @@ from tinyattn.tensor import get_default_dtype
 for _module in pkgutil.iter_modules(tinyattn.ops.__path__):
     importlib.import_module(f"tinyattn.ops.{_module.name}")
 
-OPS = {name: cls for name, cls in sorted(Op.registry.items())}
+OPS = dict(sorted(Op.registry.items()))
 
 
 def pytest_generate_tests(metafunc):
     """A test with the argument `op` runs once for every op of the package."""
-    if "op" in metafunc.fixturenames and not any(m.name == "parametrize" and "op" in m.args[0].split(",")
-                                                 for m in metafunc.definition.iter_markers()):
+    given = [str(m.args[0]) for m in metafunc.definition.iter_markers("parametrize")]
+    if "op" in metafunc.fixturenames and not any("op" in names for names in given):
         metafunc.parametrize("op", list(OPS.values()), ids=list(OPS))
 
 
@@ -32,6 +32,7 @@ def rng():
 def nothing_left_behind():
     threads = device.get_num_threads()
     yield
-    assert is_grad_enabled() and state.fused == "auto" and not state.anomaly and not state.captures and state.scope == ""
+    assert is_grad_enabled() and state.fused == "auto" and not state.anomaly and not state.captures
+    assert state.scope == ""
     assert get_default_dtype() == np.float32
     assert device.get_num_threads() == threads

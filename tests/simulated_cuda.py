@@ -22,8 +22,8 @@ RNG = np.random.default_rng(3)
 
 @pytest.fixture(autouse=True)
 def only_what_a_card_can_do(monkeypatch):
-    """The simulator's arrays are NumPy's underneath and can do everything. Here they refuse what `DeviceNDArray` has not,
-    does not reshape, or would compile for another layout, so that code which only the simulator bears fails."""
+    """The simulator's arrays are NumPy's underneath and can do everything. Here they refuse what `DeviceNDArray` has
+    not, does not reshape, or would compile for another layout, so that code which only the simulator bears fails."""
     devices.numba_cuda()
     from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
 
@@ -51,7 +51,7 @@ def only_what_a_card_can_do(monkeypatch):
     monkeypatch.setattr(card.CudaKernel, "_launch", launch)
     for name in ("transpose", "T", "ravel", "view"):
         monkeypatch.delattr(FakeCUDAArray, name)
-TIGHT = {"float32": dict(rtol=3e-6, atol=3e-6), "float64": dict(rtol=1e-12, atol=1e-12)}
+TIGHT = {"float32": {"rtol": 3e-6, "atol": 3e-6}, "float64": {"rtol": 1e-12, "atol": 1e-12}}
 
 
 def results(f, arrays, device, seed=5):
@@ -95,7 +95,7 @@ ON_CARD = sorted(name for name, op in Op.registry.items() if op.cuda is not None
 
 def test_each_family_is_there():
     for name in ("add", "sub", "mul", "div", "neg", "exp", "tanh", "sigmoid", "relu", "cast", "where", "sum", "softmax",
-                 "mat_mul", "embedding", "scatter_rows", "reshape", "permute", "expand", "transfer"):
+                 "matmul", "embedding", "scatter_rows", "reshape", "permute", "expand", "transfer"):
         assert name in ON_CARD
 
 
@@ -291,7 +291,7 @@ def test_an_op_without_a_kernel_names_itself_and_the_device():
 
 def test_bad_shapes_and_ids_read_as_on_the_cpu():
     t, two = Tensor(np.ones((2, 3)), device="cuda"), Tensor(np.arange(2), device="cuda")
-    for f, what in [(lambda: t @ t, "mat_mul: expected a"), (lambda: t + two, "do not broadcast"),
+    for f, what in [(lambda: t @ t, "matmul: expected a"), (lambda: t + two, "do not broadcast"),
                     (lambda: t.reshape(4), "reshape: 6 elements"), (lambda: t.expand(4, 3), "expand"),
                     (lambda: t.permute(0, 0), "permute"), (lambda: t.softmax(mask=np.ones((4, 1, 3), bool)), "mask"),
                     (lambda: embedding(t, np.array([0, 2])), "id 2 is outside 0 .. 1"),
@@ -305,7 +305,7 @@ def test_wrong_types_are_named_before_numba_sees_them():
     floats = Tensor(np.ones((2, 2)), device="cuda")
     with pytest.raises(TypeError, match="unary.exp: the CUDA kernel takes .*float32.*got .int64 with 1 axes"):
         Op.registry["exp"]()(ints)
-    with pytest.raises(TypeError, match="mat_mul: expected a and b of one type"):
+    with pytest.raises(TypeError, match="matmul: expected a and b of one type"):
         MatMul()(floats, floats.float())
 
 

@@ -96,7 +96,7 @@ def test_pack_and_product_add():
         a, c = rng.normal(size=(m, k)), rng.normal(size=(m, n))
         for b in layouts(rng, k, n, "float64"):
             out = c.copy()
-            product(out, a, pack(b), True, True)
+            product(out, a, pack(b), True)
             np.testing.assert_allclose(out, c + a @ b, rtol=1e-12, atol=1e-12)
 
 

@@ -1,5 +1,5 @@
 """A system as small as can be, for tests of training: a regression with dropout, 23 samples, batches of different sizes."""
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -49,8 +49,7 @@ class Tiny:
         rng = np.random.default_rng(0)
         self.x = rng.normal(size=(23, 3)).astype(np.float32)
         self.y = np.sin(self.x.sum(1, keepdims=True))
-        self.poison = None  # (step, what): replace an input of that step's batch
-        self.calls = 0
+        self.poison = lambda: False  # should the loss of this batch be inf?
 
     def extra(self):
         return {"words": self.words}
@@ -60,19 +59,12 @@ class Tiny:
         return [order[i:i + batch_size] for i in range(0, len(order), batch_size)]
 
     def loss(self, batch):
-        x = self.x[batch].copy()
-        if self.poison is not None and self.poison(self):
-            x[0, 0] = 3e38
-        off = self.model(Tensor(x)) - Tensor(self.y[batch])
+        off = self.model(Tensor(self.x[batch])) - Tensor(self.y[batch])
+        if self.poison():
+            off = off * 1e30  # its square is beyond float32
         return (off * off).mean(), len(batch)
 
     def validation_loss(self):
         self.model.eval()
         with no_grad():
             return self.loss(np.arange(20, 23))[0].item()
-
-    def state(self):
-        return self.model.state_dict()
-
-    def settings(self):
-        return asdict(self.options)

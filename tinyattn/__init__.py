@@ -25,7 +25,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {"attention", "autograd", "device", "functional", "gradcheck", "nn", "ops", "optim", "program", "random", "models", "tasks", "train"}
-__all__ = [*_HOME_OF]
+__all__ = list(_HOME_OF)
 
 
 def __getattr__(name):

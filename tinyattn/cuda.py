@@ -15,9 +15,9 @@ mine? It stands below its op's CPU loops and needs `cuda` from here, nothing els
 On a card every array is C-contiguous (what would be a view with other strides on the CPU is a copy there), so a kernel
 takes flat arrays and lengths. Nothing is compiled, and `numba.cuda` is not even imported, before the first launch.
 
-What a kernel must not say: `min` and `max` need a card even to compile (write `a if a < b else b`). In a float32 kernel a
-literal widens the arithmetic, since Numba computes float32 * 2 in float64 (write `x.dtype.type(2)`). Two shared arrays made
-on one line are one array in the simulator. No fast-math: on CUDA any flag means all of them.
+What a kernel must not say: `min` and `max` need a card even to compile (write `a if a < b else b`). In a float32 kernel
+a literal widens the arithmetic, since Numba computes float32 * 2 in float64 (write `x.dtype.type(2)`). Two shared
+arrays made on one line are one array in the simulator. No fast-math: on CUDA any flag means all of them.
 """
 import math
 import sys
@@ -71,14 +71,16 @@ tanh = Later(lambda: np.tanh if SIMULATED else math.tanh)
 def _bind(function):
     """The function with globals of its own, in which each `Later` that it or its helpers name has been made."""
     names, helpers = dict(function.__globals__), [function]
-    for f in helpers:
+    for f in helpers:  # the list grows by the helpers of helpers
         for name in set(f.__code__.co_names) & set(f.__globals__):
             value = f.__globals__[name]
             names.setdefault(name, value)
             if isinstance(value, CudaFunction) and value.function not in helpers:
                 helpers.append(value.function)
+
     def own(f):
         return types.FunctionType(f.__code__, names, f.__name__, f.__defaults__)
+
     for name, value in list(names.items()):
         if isinstance(value, CudaFunction):
             if value.function in helpers:
@@ -116,7 +118,7 @@ class CudaKernel:
         return _bind(self.function)
 
     def __getitem__(self, grid):
-        """`kernel[blocks, threads](*arguments)`; threads: a power of two up to THREADS. Without blocks nothing is run."""
+        """`kernel[blocks, threads](*arguments)`; threads is a power of two up to THREADS. No blocks: no launch."""
         return lambda *arguments: self._launch(grid, arguments)
 
     def each(self, n):
@@ -125,7 +127,7 @@ class CudaKernel:
         return self[-(-n // threads), threads]
 
     def _launch(self, grid, arguments):
-        kinds = tuple((a.dtype.name, a.ndim) if hasattr(a, "dtype") else "int64" for a in arguments)
+        kinds = tuple("int64" if isinstance(a, (int, np.integer)) else (a.dtype.name, a.ndim) for a in arguments)
         if kinds not in self._allowed:
             came = ", ".join(k if isinstance(k, str) else f"{k[0]} with {k[1]} axes" for k in kinds)
             raise TypeError(f"{self.name}: the CUDA kernel takes ({'), ('.join(self.signatures)}), got ({came})")
@@ -146,8 +148,9 @@ class CudaKernel:
             configured(*arguments)
 
     def _simulate(self, grid, arguments):
-        """The simulator's threads are Python's. NumPy warns in them of a division by zero; and they are polled without a pause,
-        so each would wait the 5 ms after which Python looks for somebody else to run (the tests took 15 times as long)."""
+        """The simulator's threads are Python's. NumPy warns in them of a division by zero; and they are polled without
+        a pause, so each would wait the 5 ms after which Python looks for somebody else to run (the tests took 15 times
+        as long)."""
         before = sys.getswitchinterval()
         try:
             sys.setswitchinterval(1e-5)
@@ -193,8 +196,8 @@ def reshaped(x, shape):
 
 
 def flat(x):
-    """x with one axis, as kernels take it. In place of no elements there is one that nobody reads: Numba does not call an
-    empty array of a card contiguous, and would compile the kernel once more for it."""
+    """x with one axis, as kernels take it. In place of no elements there is one that nobody reads: Numba does not call
+    an empty array of a card contiguous, and would compile the kernel once more for it."""
     return device.empty(1, x.dtype, "cuda") if x.size == 0 else x if x.ndim == 1 else x.reshape((x.size,))
 
 
@@ -251,8 +254,9 @@ def toolkit_missing():
         return ""
     except Exception as error:
         reason = str(error).strip().splitlines()
-        return ("ptx: NVIDIA's compiler libraries (libNVVM, libdevice) were not found; install the extra tinyattn[cuda] or "
-                f"the CUDA toolkit ({type(error).__name__}{': ' + reason[-1] if reason else ''})")
+        why = f"{type(error).__name__}{': ' + reason[-1] if reason else ''}"
+        return ("ptx: NVIDIA's compiler libraries (libNVVM, libdevice) were not found; install the extra tinyattn[cuda] "
+                f"or the CUDA toolkit ({why})")
 
 
 def ptx_lines():
@@ -267,13 +271,13 @@ def ptx_lines():
 
 
 def ptx_report():
-    """A table, kernel x compute capability: lines of PTX, and the signature. RuntimeError if nothing can be compiled."""
+    """A table, kernel x compute capability: lines of PTX, and the signature. RuntimeError if none can be compiled."""
     table = ptx_lines()
     width = max((len(name) for name, _, _ in table), default=0)
     head = "kernel".ljust(width) + "".join(f"  sm_{a}{b}" for a, b in CAPABILITIES) + "  arguments"
     rows = [name.ljust(width) + "".join(f"{lines[c]:7d}" for c in CAPABILITIES) + f"  {signature}"
             for name, signature, lines in table]
-    count = f"{len(CudaKernel.registry)} kernels, {len(table)} signatures: lines of PTX for each capability"
+    count = f"{len(CudaKernel.registry)} kernels, {len(table)} signatures: lines of PTX a capability"
     return "\n".join([head, *rows, count])
 
 

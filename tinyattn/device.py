@@ -161,8 +161,8 @@ def empty(shape, dtype, device="cpu"):
 
 @lru_cache(maxsize=1)
 def numba_cuda():
-    """The module `numba.cuda`. It is imported when a card is first asked for: that takes 0.1 s, and an installation of the
-    package numba-cuda that lacks its libraries cannot be imported at all."""
+    """The module `numba.cuda`. It is imported when a card is first asked for: that takes 0.1 s, and an installation of
+    the package numba-cuda that lacks its libraries cannot be imported at all."""
     try:
         from numba import cuda
         if numba.config.ENABLE_CUDASIM:  # its arrays refuse shape[-1] on the host, where a card's have a plain tuple

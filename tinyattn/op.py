@@ -71,7 +71,7 @@ class Op:
         cls.input_names = tuple(p.name for p in parameters)
         cls.variadic = bool(parameters) and parameters[0].kind is inspect.Parameter.VAR_POSITIONAL
         cls.rules = tuple(getattr(cls, f"grad_{name}", None) for name in cls.input_names)
-        cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        cls.name = cls.__dict__.get("name") or re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
         if cls.__module__.startswith("tinyattn."):
             if not hasattr(cls, "samples"):
                 raise TypeError(f"{cls.__name__}: an op of the package needs `samples(rng)`, small inputs to check it on")

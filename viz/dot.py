@@ -6,6 +6,8 @@ import re
 
 import numpy as np
 
+from tinyattn.errors import InputError
+
 from .fold import is_number, title
 from .text import formula, literal, markup, printable, width
 
@@ -42,7 +44,10 @@ class _Writer:
                 self.slots.setdefault(value, slot)
 
     def text(self):
-        import graphviz
+        try:
+            import graphviz
+        except ImportError:
+            raise InputError("graph: needs the Python package graphviz: pip install tinyattn[plot]") from None
         font = {"fontname": "Helvetica"}
         top = graphviz.Digraph(
             "tinyattn",

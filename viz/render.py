@@ -60,9 +60,10 @@ def _programs():
     pure = _graphviz_pure()
     if pure:
         found.append(("graphviz-pure", lambda dot, kind, timeout: _draw_pure(pure, dot, kind, timeout)))
-    if importlib.util.find_spec("pygraphviz"):
+    if sys.executable and importlib.util.find_spec("pygraphviz"):
         command = [sys.executable, "-c", _PYGRAPHVIZ]
-        found.append(("pygraphviz", lambda dot, kind, timeout: _run([*command, f"-T{kind}", *_dpi(kind)], dot, timeout)))
+        found.append(("pygraphviz", lambda dot, kind, timeout: _run([*command, f"-T{kind}", *_dpi(kind)], dot,
+                                                                    timeout)))
     return found
 
 

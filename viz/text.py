@@ -31,7 +31,7 @@ def literal(*lines):
 
 def markup(text):
     """`text` inside an HTML-like DOT label. The backslash too: even there `\\N` would be the name of the node."""
-    for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("\\", "&#92;")):
+    for sign, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("\\", "\\\\")):
         text = text.replace(sign, name)
     return text
 

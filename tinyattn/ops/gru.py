@@ -17,6 +17,7 @@ from .shared import pack, product, sigmoid, tanh
 
 class GRUScan(Scan):
     r"""h_t = GRU(x_t, h_{t-1}), for all t of one layer and direction; the two conventions are named, see the file."""
+    name = "gru"
     tex = r"\mathrm{GRU}({x}, {h0})"
     gates = 3
 
@@ -32,9 +33,9 @@ class GRUScan(Scan):
         steps = t if self.recorded else min(t, 1)  # without a backward pass one step's gates are enough
         hs, h = empty((b, t, d), x.dtype), np.array(h0)
         gates, inner, before = empty((b, steps, 3, d), x.dtype), empty((b, steps, d), x.dtype), empty((b, steps, d), x.dtype)
-        args = (np.ascontiguousarray(x).reshape(b, t, 3, d), np.ascontiguousarray(w_hh), bias.reshape(3, d), lengths, hs, h, gates, inner, before, self.reverse,
-                self.reset == "after", self.update == "keep")
-        launch(cost(b, t, d, 3), _forward, args, _forward_parallel, (*args, chunk_rows(b)))
+        args = (np.ascontiguousarray(x).reshape(b, t, 3, d), np.ascontiguousarray(w_hh), bias.reshape(3, d), lengths, hs, h,
+                gates, inner, before, self.reverse, self.reset == "after", self.update == "keep", chunk_rows(b))
+        launch(cost(b, t, d, 3), _forward, args, _forward_parallel, args)
         if self.recorded:
             self.saved = lengths, gates, inner, before
         return hs, h
@@ -61,8 +62,8 @@ class GRUScan(Scan):
         at_x, at_inner, at_h = empty((b, t, 3, d), x.dtype), empty((b, t, d), x.dtype), np.array(g[1])
         after = self.reset == "after"
         args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, gates, inner, before, at_x, at_inner, at_h,
-                self.reverse, after, self.update == "keep")
-        launch(cost(b, t, d, 3), _backward, args, _backward_parallel, (*args, chunk_rows(b)))
+                self.reverse, after, self.update == "keep", chunk_rows(b))
+        launch(cost(b, t, d, 3), _backward, args, _backward_parallel, args)
         at_x = at_x.reshape(b, t, 3 * d)
         need_x, need_h, need_w, need_b = self.needs[:4]
         parts = (at_x[:, :, :2 * d], before), ((at_inner, before) if after else (at_x[:, :, 2 * d:], inner))
@@ -82,11 +83,13 @@ class GRUScan(Scan):
 # `before` is the state that a step began with. Without a backward pass they have one step, used again and again.
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
-def _forward(x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep):
-    """All sequences. w is w_hh (3D,D); its transpose is cut into panels for `product` once, for all steps."""
+def _forward(x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, rows):
+    """All chunks of `rows` sequences. w is w_hh (3D,D); its transpose is cut into panels for `product` once, for all steps."""
     d = h.shape[1]
     w_rz, w_n = pack(w[:2 * d].T[::1, ::1]), pack(w[2 * d:].T[::1, ::1])
-    _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, 0, len(h))
+    for start in range(0, len(h), rows):
+        _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, start,
+                       min(len(h), start + rows))
 
 
 @kernel(parallel=True)
@@ -94,8 +97,9 @@ def _forward_parallel(x, w, bias, lengths, hs, h, gates, inner, before, reverse,
     d = h.shape[1]
     w_rz, w_n = pack(w[:2 * d].T[::1, ::1]), pack(w[2 * d:].T[::1, ::1])
     for chunk in prange(-(-len(h) // rows)):
-        _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, chunk * rows,
-                       min(len(h), (chunk + 1) * rows))
+        start = chunk * rows
+        _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, start,
+                       min(len(h), start + rows))
 
 
 @kernel
@@ -113,7 +117,7 @@ def _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, rev
     for step in range(t_end):
         t = t_end - 1 - step if reverse else step
         s = t if gates.shape[1] == t_end else 0
-        product(side_by_side[start:end:1, s, :2 * d:1], state, w_rz, True, False)
+        product(side_by_side[start:end:1, s, :2 * d:1], state, w_rz, False)
         for i in range(start, end):
             if t < lengths[i]:
                 _open(gates[i, s], x[i, t], bias, h[i], inner[i, s], before[i, s])
@@ -121,7 +125,7 @@ def _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, rev
                 hs[i, t] = 0
                 inner[i, s] = 0
                 before[i, s] = 0
-        product(side_by_side[start:end:1, s, 2 * d::1], state if after else inner[start:end:1, s, ::1], w_n, True, False)
+        product(side_by_side[start:end:1, s, 2 * d::1], state if after else inner[start:end:1, s, ::1], w_n, False)
         for i in range(start, end):
             if t < lengths[i]:
                 _update(gates[i, s], x[i, t], bias, h[i], inner[i, s], hs[i, t], after, keep)
@@ -166,11 +170,13 @@ def _update(gates, x, bias, h, inner, out, after, keep):
 
 
 @kernel
-def _backward(g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep):
-    """All sequences, w as in `_forward`."""
+def _backward(g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, rows):
+    """All chunks, w as in `_forward`."""
     d = g.shape[2]
     w_rz, w_n = pack(w[:2 * d:1, ::1]), pack(w[2 * d::1, ::1])
-    _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, 0, len(g))
+    for start in range(0, len(g), rows):
+        _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, start,
+                        min(len(g), start + rows))
 
 
 @kernel(parallel=True)
@@ -178,8 +184,9 @@ def _backward_parallel(g, w, lengths, gates, inner, before, at_x, at_inner, at_h
     d = g.shape[2]
     w_rz, w_n = pack(w[:2 * d:1, ::1]), pack(w[2 * d::1, ::1])
     for chunk in prange(-(-len(g) // rows)):
-        _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, chunk * rows,
-                        min(len(g), (chunk + 1) * rows))
+        start = chunk * rows
+        _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, start,
+                        min(len(g), start + rows))
 
 
 @kernel
@@ -206,13 +213,13 @@ def _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner,
                 at_inner[i, t] = 0
         inside = at_inner[start:end:1, t, ::1]
         if after:
-            product(state, inside, w_n, True, True)
+            product(state, inside, w_n, True)
         else:
-            product(inside, side_by_side[start:end:1, t, 2 * d::1], w_n, True, False)
+            product(inside, side_by_side[start:end:1, t, 2 * d::1], w_n, False)
             for i in range(start, end):
                 if t < lengths[i]:
                     _product_back(gates[i, t], before[i, t], at_x[i, t], at_inner[i, t], at_h[i])
-        product(state, side_by_side[start:end:1, t, :2 * d:1], w_rz, True, True)
+        product(state, side_by_side[start:end:1, t, :2 * d:1], w_rz, True)
 
 
 @kernel

@@ -17,6 +17,7 @@ from .shared import pack, product, sigmoid, tanh
 
 class LSTMScan(Scan):
     r"""h_t, c_t = LSTM(x_t, h_{t-1}, c_{t-1}), for all t of one layer and direction."""
+    name = "lstm"
     tex = r"\mathrm{LSTM}({x}, {h0}, {c0})"
     gates = 4
 
@@ -28,8 +29,9 @@ class LSTMScan(Scan):
         steps = t if self.recorded else min(t, 1)  # without a backward pass one step's gates are enough
         hs, h, c = empty((b, t, d), x.dtype), np.array(h0), np.array(c0)
         gates, before, cells = empty((b, steps, 4, d), x.dtype), empty((b, steps, d), x.dtype), empty((b, steps, d), x.dtype)
-        args = (np.ascontiguousarray(x).reshape(b, t, 4, d), np.ascontiguousarray(w_hh), bias.reshape(4, d), lengths, hs, h, c, gates, before, cells, self.reverse)
-        launch(cost(b, t, d, 4), _forward, args, _forward_parallel, (*args, chunk_rows(b)))
+        args = (np.ascontiguousarray(x).reshape(b, t, 4, d), np.ascontiguousarray(w_hh), bias.reshape(4, d), lengths, hs, h, c,
+                gates, before, cells, self.reverse, chunk_rows(b))
+        launch(cost(b, t, d, 4), _forward, args, _forward_parallel, args)
         if self.recorded:
             self.saved = lengths, gates, before, cells
         return hs, h, c
@@ -51,8 +53,8 @@ class LSTMScan(Scan):
         b, t, d = before.shape
         at_x, at_h, at_c = empty((b, t, 4, d), x.dtype), np.array(g[1]), np.array(g[2])
         args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, gates, before, cells, at_x, at_h, at_c,
-                self.reverse)
-        launch(cost(b, t, d, 4), _backward, args, _backward_parallel, (*args, chunk_rows(b)))
+                self.reverse, chunk_rows(b))
+        launch(cost(b, t, d, 4), _backward, args, _backward_parallel, args)
         at_x = at_x.reshape(b, t, 4 * d)
         need_x, need_h, need_c, need_w, need_b = self.needs[:5]
         grad_w, grad_b = self.weight_gradients(need_w, need_b, (at_x, before))
@@ -69,18 +71,19 @@ class LSTMScan(Scan):
 # Without a backward pass they have one step, used again and again.
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
-def _forward(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse):
-    """All sequences. w is w_hh (4D,D); its transpose is cut into panels for `product` once, for all steps."""
+def _forward(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse, rows):
+    """All chunks of `rows` sequences. w is w_hh (4D,D); its transpose is cut into panels for `product` once, for all steps."""
     panels = pack(w.T[::1, ::1])
-    _forward_chunk(x, panels, bias, lengths, hs, h, c, gates, before, cells, reverse, 0, len(h))
+    for start in range(0, len(h), rows):
+        _forward_chunk(x, panels, bias, lengths, hs, h, c, gates, before, cells, reverse, start, min(len(h), start + rows))
 
 
 @kernel(parallel=True)
 def _forward_parallel(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse, rows):
     panels = pack(w.T[::1, ::1])
     for chunk in prange(-(-len(h) // rows)):
-        _forward_chunk(x, panels, bias, lengths, hs, h, c, gates, before, cells, reverse, chunk * rows,
-                       min(len(h), (chunk + 1) * rows))
+        start = chunk * rows
+        _forward_chunk(x, panels, bias, lengths, hs, h, c, gates, before, cells, reverse, start, min(len(h), start + rows))
 
 
 @kernel
@@ -96,7 +99,7 @@ def _forward_chunk(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse,
     for step in range(t_end):
         t = t_end - 1 - step if reverse else step
         s = t if gates.shape[1] == t_end else 0
-        product(side_by_side[start:end:1, s, ::1], state, w, True, False)
+        product(side_by_side[start:end:1, s, ::1], state, w, False)
         for i in range(start, end):
             if t < lengths[i]:
                 _step(gates[i, s], x[i, t], bias, h[i], c[i], before[i, s], cells[i, s], hs[i, t])
@@ -132,18 +135,19 @@ def _step(gates, x, bias, h, c, before, cell, out):
 
 
 @kernel
-def _backward(g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse):
-    """All sequences, w as in `_forward`."""
+def _backward(g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse, rows):
+    """All chunks, w as in `_forward`."""
     panels = pack(w[::1, ::1])
-    _backward_chunk(g, panels, lengths, gates, before, cells, at_x, at_h, at_c, reverse, 0, len(g))
+    for start in range(0, len(g), rows):
+        _backward_chunk(g, panels, lengths, gates, before, cells, at_x, at_h, at_c, reverse, start, min(len(g), start + rows))
 
 
 @kernel(parallel=True)
 def _backward_parallel(g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse, rows):
     panels = pack(w[::1, ::1])
     for chunk in prange(-(-len(g) // rows)):
-        _backward_chunk(g, panels, lengths, gates, before, cells, at_x, at_h, at_c, reverse, chunk * rows,
-                        min(len(g), (chunk + 1) * rows))
+        start = chunk * rows
+        _backward_chunk(g, panels, lengths, gates, before, cells, at_x, at_h, at_c, reverse, start, min(len(g), start + rows))
 
 
 @kernel
@@ -164,7 +168,7 @@ def _backward_chunk(g, w, lengths, gates, before, cells, at_x, at_h, at_c, rever
                 _step_back(g[i, t], gates[i, t], cells[i, t], at_x[i, t], at_h[i], at_c[i])
             else:
                 at_x[i, t] = 0
-        product(state, side_by_side[start:end:1, t, ::1], w, True, True)
+        product(state, side_by_side[start:end:1, t, ::1], w, True)
 
 
 @kernel

@@ -17,6 +17,7 @@ import math
 
 import numpy as np
 from numba import prange
+from numpy.lib.stride_tricks import as_strided
 
 from ..autograd import Op
 from ..cuda import SIMULATED, cuda, cuda_kernel, flat, on_card, place, reshaped
@@ -32,6 +33,7 @@ NO_BIAS = {"f": np.empty(0, np.float32), "d": np.empty(0, np.float64)}
 
 class MatMul(Op):
     r"""c_ij = sum_k a_ik b_kj, over the last two axes; the axes before them are batch axes and broadcast."""
+    name = "matmul"
     tex = "{a} {b}"
 
     def cpu(self, a, b):
@@ -149,15 +151,9 @@ def matmul_into(a, b, out, bias=None):
         return out
     m, n = out.shape
     nanoseconds = 2 * m * n * a.shape[1] / GIGAFLOPS[out.itemsize]
-    down, right = b.strides
-    packed = m >= 256 or right != b.itemsize  # for few rows a copy would cost more than it gives
-    turned_b = down < right
-    if turned_b:
-        b = b.T
-    down, right = a.strides
-    turned_a = down < right
-    if turned_a:
-        a = a.T
+    packed = m >= 256 or b.strides[1] != b.itemsize  # for few rows a copy would cost more than it gives
+    a, turned_a = _upright(a)
+    b, turned_b = _upright(b)
     args = out, a, turned_a, b, turned_b, packed, NO_BIAS[out.dtype.char] if bias is None else bias
     launch(nanoseconds, _blocks, args, _blocks_parallel, args)
     return out
@@ -178,14 +174,19 @@ def rows_of(x):
 def _upright(x):
     """x, or its transpose and True if it is the columns that lie contiguous. So a kernel meets one kind of array, and is
     compiled once for x @ w and x @ w^T."""
+    if not x.flags.writeable:  # for Numba another type, so all kernels would be compiled again
+        x = x.copy()
     down, right = x.strides[-2:]
     return (x.swapaxes(-1, -2), True) if down < right else (x, False)
 
 
 def _two_batch_axes(x, batch, two):
     """View x (..., M, N) with exactly two batch axes. An axis that is broadcast has stride 0. Copies only if it must."""
-    full = x if x.shape[:-2] == batch else np.broadcast_to(x, (*batch, *x.shape[-2:]))
-    return full if len(batch) == 2 else full.reshape(*two, *x.shape[-2:])
+    lead, steps = x.shape[:-2], x.strides[:-2]
+    if lead != batch:
+        steps = (0,) * (len(batch) - len(lead)) + tuple([0 if n == 1 else s for n, s in zip(lead, steps, strict=True)])
+        x = as_strided(x, (*batch, *x.shape[-2:]), (*steps, *x.strides[-2:]))
+    return x if len(batch) == 2 else x.reshape(*two, *x.shape[-2:])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -207,7 +208,7 @@ def _block(c, a, b, packed, bias, i, p):
         for r in range(part.shape[0]):
             part[r] = bias[j:end]
     of_b = b[p * depth:(p + PANELS) * depth:1, ::1] if packed else b[::1, j:end:1]
-    product(part, a[i:i + ROWS:1, ::1], of_b, packed, len(bias) > 0)
+    product(part, a[i:i + ROWS:1, ::1], of_b, len(bias) > 0)
 
 
 @kernel
@@ -215,7 +216,7 @@ def _blocks(c, a, turned_a, b, turned_b, packed, bias):
     a, b = _as_meant(a, turned_a), _as_meant(b, turned_b)
     panels = panels_of(b)
     if packed:
-        b = pack(b)[::1, ::1]
+        b = pack(b)
     for i in range(0, c.shape[0], ROWS):
         for p in range(0, panels, PANELS):
             _block(c, a, b, packed, bias, i, p)
@@ -228,7 +229,7 @@ def _blocks_parallel(c, a, turned_a, b, turned_b, packed, bias):
     room = panel_space(b if packed else b[:0:1, ::1])
     for p in prange(panels if packed else 0):
         pack_panel(room, b, p)
-    ready = room[::1, ::1] if packed else b
+    ready = room if packed else b
     wide = -(-panels // PANELS)
     for item in prange(-(-c.shape[0] // ROWS) * wide):
         _block(c, a, ready, packed, bias, item // wide * ROWS, item % wide * PANELS)
@@ -241,7 +242,7 @@ def _batch_item(c, a, turned_a, b, turned_b, rows, item):
     item, i = item // per, item % per * rows
     p, q = item // c.shape[1], item % c.shape[1]
     left, right = _as_meant(a[p, q, ::1, ::1], turned_a), _as_meant(b[p, q, ::1, ::1], turned_b)
-    product(c[p, q, i:i + rows:1, ::1], left[i:i + rows:1, ::1], pack(right)[::1, ::1], True, False)
+    product(c[p, q, i:i + rows:1, ::1], left[i:i + rows:1, ::1], pack(right), False)
 
 
 @kernel
@@ -304,11 +305,11 @@ def matmul_cuda(a, b, turned_a=False, turned_b=False):
 def _product_cuda(a, b, c, plan, m, n, depth, ai, ak, bk, bj):
     """A block computes one square of one product of the batch, its thread (r, s) the element (i, j) there.
 
-    Row i of a and column j of b are wanted by TILE threads each, so the block fetches them together: for each stretch of
-    TILE along the depth, every thread puts one element of a and one of b into shared memory, all wait, and each multiplies
-    its row by its column there; all wait again before the next stretch overwrites it. Beyond the edges the squares hold 0.
-    Memory is read TILE times less often than by threads on their own. `ai, ak, bk, bj` are the steps from one row or column
-    to the next.
+    Row i of a and column j of b are wanted by TILE threads each, so the block fetches them together: for each stretch
+    of TILE along the depth, every thread puts one element of a and one of b into shared memory, all wait, and each
+    multiplies its row by its column there; all wait again before the next stretch overwrites it. Beyond the edges the
+    squares hold 0. Memory is read TILE times less often than by threads on their own. `ai, ak, bk, bj` are the steps
+    from one row or column to the next.
     """
     left = cuda.shared.array((TILE, TILE), a.dtype)
     right = cuda.shared.array((TILE, TILE), b.dtype)

@@ -389,9 +389,9 @@ def sum_cuda(x, out, a, n, b, chunk=CHUNK):
 def _sum_cuda(x, out, n, b, width, chunk, chunks):
     """A block adds up one chunk of the n elements, for `width` neighbouring columns k.
 
-    Thread t takes column t % width and every `lanes`-th of its elements, so threads side by side read memory side by side.
-    Their sums are then added in a tree in shared memory: lane 0 + lane 4, 1 + 5, ..; 0 + 2, 1 + 3; 0 + 1. All in float64
-    (reading x takes longer), always in this order: the same bits every time.
+    Thread t takes column t % width and every `lanes`-th of its elements, so threads side by side read memory side by
+    side. Their sums are then added in a tree in shared memory: lane 0 + lane 4, 1 + 5, ..; 0 + 2, 1 + 3; 0 + 1. All in
+    float64 (reading x takes longer), always in this order: the same bits every time.
     """
     sums = cuda.shared.array(THREADS, np.float64)
     t, lanes = cuda.threadIdx.x, cuda.blockDim.x // width

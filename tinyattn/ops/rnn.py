@@ -12,6 +12,7 @@ from .shared import pack, product, tanh
 
 class RNNScan(Scan):
     r"""h_t = tanh(x_t + U h_{t-1} + b), for all t of one layer and direction; `nonlinearity` "tanh" or "relu"."""
+    name = "rnn"
     tex = r"\mathrm{RNN}({x}, {h0})"
     gates = 1
 
@@ -24,8 +25,8 @@ class RNNScan(Scan):
         (b, t, d), bias, lengths = self.checked(x, h0, w_hh, b_hh, lengths)
         hs, h, before = empty((b, t, d), x.dtype), np.array(h0), empty((b, t if self.recorded else 0, d), x.dtype)
         args = (np.ascontiguousarray(x), np.ascontiguousarray(w_hh), bias, lengths, hs, h, before, self.reverse,
-                self.nonlinearity == "relu")
-        launch(cost(b, t, d, 1), _forward, args, _forward_parallel, (*args, chunk_rows(b)))
+                self.nonlinearity == "relu", chunk_rows(b))
+        launch(cost(b, t, d, 1), _forward, args, _forward_parallel, args)
         if self.recorded:
             self.saved = lengths, before
         return hs, h
@@ -44,8 +45,8 @@ class RNNScan(Scan):
         b, t, d = before.shape
         at_x, at_h = empty((b, t, d), x.dtype), np.array(g[1])
         args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, y[0], at_x, at_h, self.reverse,
-                self.nonlinearity == "relu")
-        launch(cost(b, t, d, 1), _backward, args, _backward_parallel, (*args, chunk_rows(b)))
+                self.nonlinearity == "relu", chunk_rows(b))
+        launch(cost(b, t, d, 1), _backward, args, _backward_parallel, args)
         need_x, need_h, need_w, need_b = self.needs[:4]
         grad_w, grad_b = self.weight_gradients(need_w, need_b, (at_x, before))
         return at_x if need_x else None, at_h if need_h else None, grad_w, grad_b, None
@@ -60,17 +61,19 @@ class RNNScan(Scan):
 # the loops. `before` is the state that a step began with, or has no steps where no backward pass will come
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
-def _forward(x, w, bias, lengths, hs, h, before, reverse, relu):
-    """All sequences. w is w_hh (D,D); its transpose is cut into panels for `product` once, for all steps."""
+def _forward(x, w, bias, lengths, hs, h, before, reverse, relu, rows):
+    """All chunks of `rows` sequences. w is w_hh (D,D); its transpose is cut into panels for `product` once, for all steps."""
     panels = pack(w.T[::1, ::1])
-    _forward_chunk(x, panels, bias, lengths, hs, h, before, reverse, relu, 0, len(h))
+    for start in range(0, len(h), rows):
+        _forward_chunk(x, panels, bias, lengths, hs, h, before, reverse, relu, start, min(len(h), start + rows))
 
 
 @kernel(parallel=True)
 def _forward_parallel(x, w, bias, lengths, hs, h, before, reverse, relu, rows):
     panels = pack(w.T[::1, ::1])
     for chunk in prange(-(-len(h) // rows)):
-        _forward_chunk(x, panels, bias, lengths, hs, h, before, reverse, relu, chunk * rows, min(len(h), (chunk + 1) * rows))
+        start = chunk * rows
+        _forward_chunk(x, panels, bias, lengths, hs, h, before, reverse, relu, start, min(len(h), start + rows))
 
 
 @kernel
@@ -91,7 +94,7 @@ def _forward_chunk(x, w, bias, lengths, hs, h, before, reverse, relu, start, end
                     before[i, t] = h[i]
                 else:
                     before[i, t] = 0
-        product(hs[start:end:1, t, ::1], state, w, True, False)
+        product(hs[start:end:1, t, ::1], state, w, False)
         for i in range(start, end):
             if t < lengths[i]:
                 _step(hs[i, t], x[i, t], bias, h[i], relu)
@@ -115,17 +118,19 @@ def _step(out, x, bias, h, relu):
 
 
 @kernel
-def _backward(g, w, lengths, hs, at_x, at_h, reverse, relu):
-    """All sequences, w as in `_forward`."""
+def _backward(g, w, lengths, hs, at_x, at_h, reverse, relu, rows):
+    """All chunks, w as in `_forward`."""
     panels = pack(w[::1, ::1])
-    _backward_chunk(g, panels, lengths, hs, at_x, at_h, reverse, relu, 0, len(g))
+    for start in range(0, len(g), rows):
+        _backward_chunk(g, panels, lengths, hs, at_x, at_h, reverse, relu, start, min(len(g), start + rows))
 
 
 @kernel(parallel=True)
 def _backward_parallel(g, w, lengths, hs, at_x, at_h, reverse, relu, rows):
     panels = pack(w[::1, ::1])
     for chunk in prange(-(-len(g) // rows)):
-        _backward_chunk(g, panels, lengths, hs, at_x, at_h, reverse, relu, chunk * rows, min(len(g), (chunk + 1) * rows))
+        start = chunk * rows
+        _backward_chunk(g, panels, lengths, hs, at_x, at_h, reverse, relu, start, min(len(g), start + rows))
 
 
 @kernel
@@ -146,7 +151,7 @@ def _backward_chunk(g, w, lengths, hs, at_x, at_h, reverse, relu, start, end):
                 _step_back(g[i, t], hs[i, t], at_x[i, t], at_h[i], relu)
             else:
                 at_x[i, t] = 0
-        product(state, at_x[start:end:1, t, ::1], w, True, True)
+        product(state, at_x[start:end:1, t, ::1], w, True)
 
 
 @kernel

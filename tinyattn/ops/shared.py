@@ -468,7 +468,7 @@ def panel_space(b):
     width = TILE_BYTES // b.itemsize
     room = np.empty(panels_of(b) * b.shape[0] * width + 64 // b.itemsize, b.dtype)
     skip = (-room.ctypes.data) % 64 // b.itemsize
-    return room[skip:skip + panels_of(b) * b.shape[0] * width].reshape(panels_of(b) * b.shape[0], width)
+    return room[skip:skip + panels_of(b) * b.shape[0] * width].reshape(panels_of(b) * b.shape[0], width)[::1, ::1]
 
 
 @kernel
@@ -503,9 +503,19 @@ def pack(b):
 
 
 @kernel
-def product(c, a, b, packed, add):
-    """c = (or +=, if `add`) a @ b, of 2-D arrays. Serial. `packed`: b is what `pack` made, else its rows lie contiguous.
-    Rows of c lie contiguous; a may have any strides.
+def product(c, a, b, add):
+    """c = (or +=, if `add`) a @ b, of 2-D arrays. Serial. b is what `pack` made, or a (K,N) matrix whose rows lie contiguous
+    (one panel is both). Rows of c lie contiguous; a may have any strides. See `_product` for the loops.
+
+    Numba compiles anew for an array of another layout, and even for another literal such as True. So this is only
+    a door: steps of 1 and `bool` make all callers alike.
+    """
+    _product(c[::1, ::1], a[::1, ::1], b[::1, ::1], bool(add))
+
+
+@kernel
+def _product(c, a, b, add):
+    """The loops of `product`.
 
         for block in 64 rows of a:
             for k in stretches of the depth:           128 rows of a panel fit the nearest cache
@@ -514,7 +524,7 @@ def product(c, a, b, packed, add):
                     for i in 4 rows of the block:      sums in registers, see `tile`
     """
     m, depth, n = a.shape[0], a.shape[1], c.shape[1]
-    width = TILE_BYTES // c.itemsize
+    width, packed = TILE_BYTES // c.itemsize, b.shape[0] > depth
     lanes = VECTOR_BYTES // c.itemsize
     copies = a.strides[1] != a.itemsize and n > width
     copy = np.empty((TILE_DEPTH if copies else 0, 80), a.dtype)  # not 64: the stretches would share few cache sets

@@ -167,7 +167,8 @@ class Softmax(Op):
         mask = mask if masked else to_device(np.ones((), np.bool_), "cuda")
         shape, plan = plan_of(self.name, x.shape, mask.shape)
         if shape != x.shape:
-            raise ShapeError(f"{self.name}: the mask of shape {mask.shape} does not broadcast to the scores of shape {shape}")
+            raise ShapeError(f"{self.name}: the mask of shape {mask.shape} does not broadcast to the scores of shape "
+                             f"{x.shape}")
         _softmax_cuda[a * b, threads_for(n)](flat(x), flat(mask), on_card(plan), int(masked), flat(y), n, b)
         return y
 
@@ -540,7 +541,8 @@ def block_sum(shared, value, t):
 @cuda_kernel("T[::1], boolean[::1], int64[:, ::1], int64, T[::1], int64, int64")
 def _softmax_cuda(x, mask, plan, masked, y, n, b):
     """A block computes one row, its thread t the elements j = t, t + threads, ...: the largest of the row, then e^ of
-    the differences and their sum, then the quotients. A forbidden element is -inf; `plan` finds its place in the mask."""
+    the differences and their sum, then the quotients. A forbidden element is -inf; `plan` finds its place in the
+    mask."""
     shared = cuda.shared.array(THREADS, x.dtype)
     t, threads = cuda.threadIdx.x, cuda.blockDim.x
     first = cuda.blockIdx.x // b * n * b + cuda.blockIdx.x % b
