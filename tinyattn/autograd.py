@@ -6,6 +6,8 @@
 A node keeps its inputs and outputs alive until the last Tensor above it is dropped. Nothing points back up (an op does
 not hold its output Tensors), so a dropped loss frees its whole graph at once, without the garbage collector.
 """
+from contextlib import nullcontext
+
 import numpy as np
 
 from . import device
@@ -167,42 +169,32 @@ def _complete(op, slots, create_graph):
 
 
 def _by_rules(op, g, needs, inner, leaves, wrap=False):
+    """Apply the rules of one node. Recorded, they stand in a scope of their own: backward/<the op's scope>/<its name>."""
     inputs, make = op.inputs, op.result._wrap
     if wrap:  # arrays become Tensors for the rules, and their results arrays again
         g = tuple(make(a, None, 0, False) for a in g) if type(g) is tuple else make(g, None, 0, False)
-    for t, need, gradient in zip(inputs, needs, _rule_results(op, g, needs, make), strict=True):
-        if need and gradient is not None:
-            _send(t, gradient.array if wrap else gradient, inner, leaves, not wrap, op)
+    with scope(f"backward/{op.scope}/{op.name}" if op.scope else f"backward/{op.name}") if not wrap else nullcontext():
+        for t, need, gradient in zip(inputs, needs, _rule_results(op, g, needs, make), strict=True):
+            if need and gradient is not None:
+                _send(t, gradient.array if wrap else gradient, inner, leaves, not wrap, op)
 
 
 def _rule_results(op, g, needs, make):
     """The gradients that an op's rules give for the inputs that need one. Tensors in, Tensors out."""
-    with scope(f"backward/{op.name}") if state.recording else _nothing:
-        if op.composed is not None and not any(op.rules):
-            return _through_twin(op, g, needs)
-        y = tuple(make(a, op, i, state.recording) for i, a in enumerate(op.outs))
-        y = y[0] if len(y) == 1 else y
-        if op.variadic:
-            rule = op.rules[0]
-            return [rule(op, i, g, y, *op.inputs) if need else None for i, need in enumerate(needs)]
-        grads = []
-        for name, rule, need in zip(op.input_names, op.rules, needs, strict=False):
-            if need and rule is None:
-                raise TypeError(f"{op.name}: is not differentiable in its input {name!r}, which requires a gradient; "
-                                f"pass {name}.detach()")
-            grads.append(rule(op, g, y, *op.inputs) if need else None)
-        return grads
-
-
-class _Nothing:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        return False
-
-
-_nothing = _Nothing()
+    if op.composed is not None and not any(op.rules):
+        return _through_twin(op, g, needs)
+    y = tuple(make(a, op, i, state.recording) for i, a in enumerate(op.outs))
+    y = y[0] if len(y) == 1 else y
+    if op.variadic:
+        rule = op.rules[0]
+        return [rule(op, i, g, y, *op.inputs) if need else None for i, need in enumerate(needs)]
+    grads = []
+    for name, rule, need in zip(op.input_names, op.rules, needs, strict=False):
+        if need and rule is None:
+            raise TypeError(f"{op.name}: is not differentiable in its input {name!r}, which requires a gradient; "
+                            f"pass {name}.detach()")
+        grads.append(rule(op, g, y, *op.inputs) if need else None)
+    return grads
 
 
 def _through_twin(op, g, needs):

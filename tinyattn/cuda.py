@@ -255,8 +255,8 @@ def toolkit_missing():
     except Exception as error:
         reason = str(error).strip().splitlines()
         why = f"{type(error).__name__}{': ' + reason[-1] if reason else ''}"
-        return ("ptx: NVIDIA's compiler libraries (libNVVM, libdevice) were not found; install the extra tinyattn[cuda] "
-                f"or the CUDA toolkit ({why})")
+        return ("ptx: NVIDIA's compiler libraries (libNVVM, libdevice) were not found; install the extra "
+                f"tinyattn[cuda] or the CUDA toolkit ({why})")
 
 
 def ptx_lines():

@@ -165,15 +165,29 @@ def numba_cuda():
     the package numba-cuda that lacks its libraries cannot be imported at all."""
     try:
         from numba import cuda
-        if numba.config.ENABLE_CUDASIM:  # its arrays refuse shape[-1] on the host, where a card's have a plain tuple
-            from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
-            FakeCUDAArray.shape = property(lambda array: array._ary.shape)
+        if numba.config.ENABLE_CUDASIM:
+            _mend_simulator()
         else:
             _look_in_packages()
         return cuda
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         raise RuntimeError(f"device 'cuda': numba.cuda cannot be imported on this machine ({what})") from None
+
+
+def _mend_simulator():
+    """Two things that Numba's simulator does otherwise than a card. Its arrays refuse shape[-1] on the host. And threads
+    that ask for a shared array at one moment may each be given one of their own: it looks, finds none and makes one."""
+    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
+    from numba.cuda.simulator.kernelapi import FakeCUDAShared
+
+    def array(shared, shape, dtype):
+        line = sys._getframe(1)
+        dtype = np.dtype(getattr(dtype, "name", dtype))  # NumPy's type or Numba's
+        return shared._allocations.setdefault((line.f_code.co_filename, line.f_lineno), np.empty(shape, dtype))
+
+    FakeCUDAArray.shape = property(lambda array: array._ary.shape)
+    FakeCUDAShared.array = array
 
 
 def _look_in_packages():

@@ -38,7 +38,7 @@ def graph_command(name, output, backward, depth, values, sample, attention):
 
 
 def example(kind, name, thing, sample=0, scalar=False):
-    """A small recorded Tensor that shows an op, mechanism, module or system, and names for its leaves. With `scalar`, one number."""
+    """A small recorded Tensor that shows an op, mechanism, module or system, and names for its leaves; `scalar`: one number."""
     if kind == "system":
         system = thing.prepare(thing.Options())
         return system.example_graph(), system.model
@@ -51,10 +51,10 @@ def example(kind, name, thing, sample=0, scalar=False):
     outputs = [t for t in outputs if t.requires_grad]
     if not outputs:
         raise InputError(f"{name}: has no gradient, so no graph is recorded")
-    if scalar:
-        total = outputs[0].sum()
+    if scalar:  # the sum of squares: of a plain sum the gradients could be constants, which are not recorded
+        total = (outputs[0] * outputs[0]).sum()
         for t in outputs[1:]:
-            total = total + t.sum()
+            total = total + (t * t).sum()
         return total, leaves
     return outputs, leaves
 

@@ -32,7 +32,7 @@ class Options:
                                    "(Sutskever 2014)", ["every", "start"])
     bidirectional: bool = option(True, "read the source both ways")
     reverse_source: bool = option(False, "read the source from its end, as Sutskever 2014")
-    dropout: float = option(0.0, "probability of dropping a word vector's or read-out's element in training")
+    dropout: float = option(0.1, "probability of dropping a word vector's or read-out's element in training")
     init: str = option("modern", "initial weights: modern, or as in the paper of Bahdanau et al.", ["modern", "paper"])
     min_count: int = option(1, "words seen less often in training are <unk>")
     max_vocabulary: int = option(30000, "at most so many words a side")
@@ -42,14 +42,14 @@ class Options:
 @dataclass(frozen=True)
 class Training:
     """How it is trained, unless said otherwise."""
-    steps: int = 3600
-    batch_size: int = 32
-    learning_rate: float = 4e-3
+    steps: int = 6000
+    batch_size: int = 16
+    learning_rate: float = 3e-3
     optimizer: str = "adam"
     clip: float = 1.0
     warmup: int = 0
     schedule: str = "cosine"
-    validate_every: int = 200
+    validate_every: int = 500
     seed: int = 1
     seconds: float | None = None
 
