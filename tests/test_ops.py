@@ -25,12 +25,12 @@ def samples(op):
 def run(op, attributes, inputs, weights=None, dtype=np.float64, kinds=None):
     """(outputs, gradients, weights): float outputs and the gradients of all float inputs as arrays."""
     tensors = [x if x is None else Tensor(x) if not is_float(x) else
-               Tensor._wrap(x.astype(dtype, copy=False), None, 0, False).requires_grad_() for x in inputs]
+               Tensor._wrap(np.asarray(x).astype(dtype, copy=False), None, 0, False).requires_grad_() for x in inputs]
     outs = [t for t in flat(op(**attributes)(*tensors)) if t.dtype.kind == "f"]
     wanted = [t for t in tensors if t is not None and t.requires_grad]
     if weights is None:
         rng = np.random.default_rng(SEED)
-        weights = [rng.normal(size=o.shape).astype(dtype) for o in outs]
+        weights = [np.asarray(rng.normal(size=o.shape), o.dtype) for o in outs]
     used = [(o, Tensor._wrap(w, None, 0, False)) for o, w in zip(outs, weights) if o.requires_grad]
     grads = grad([o for o, _ in used], wanted, [w for _, w in used], allow_unused=True) if used else []
     return [o.numpy() for o in outs], [None if g is None else g.numpy() for g in grads], weights
@@ -50,7 +50,7 @@ def test_gradients_to_order_two(op):
     assert reports and all(r.ok for r in reports), "\n".join(str(r) for r in reports if not r.ok)
 
 
-@pytest.mark.parametrize("name", ["mul", "where", "softmax", "mat_mul", "prod", "split", "concat", "cumsum", "layer_norm"])
+@pytest.mark.parametrize("name", ["mul", "where", "softmax", "matmul", "prod", "split", "concat", "cumsum", "layer_norm"])
 def test_whole_jacobian(name):
     reports = check_op(Op.registry[name], order=2, seed=1, mode="full")
     assert all(r.ok for r in reports), "\n".join(str(r) for r in reports if not r.ok)
@@ -61,33 +61,31 @@ def test_whole_jacobian(name):
 # ---------------------------------------------------------------------------------------------------------------------
 def layouts(x):
     """The numbers of x in other orders of memory."""
+    x = np.asarray(x)
+    if x.ndim == 0:
+        yield from ((name, x) for name in ("columns", "reversed", "every second"))
+        return
     yield "columns", np.asfortranarray(x)
     backwards = (slice(None, None, -1),) * x.ndim
     yield "reversed", x[backwards].copy()[backwards]
     wide = np.zeros([2 * n for n in x.shape], x.dtype)
     wide[(slice(None, None, 2),) * x.ndim] = x
     yield "every second", wide[(slice(None, None, 2),) * x.ndim]
-    frozen = x.copy()
-    frozen.flags.writeable = False
-    yield "read-only", frozen
 
 
 def stretched(x):
     """x with its first element everywhere: as a copy, and with strides of 0."""
-    first = x[(slice(0, 1),) * x.ndim]
-    shown = np.broadcast_to(first, x.shape)
-    return np.array(shown), shown
+    shown = np.broadcast_to(x[(slice(0, 1),) * x.ndim], x.shape)
+    return np.array(shown, order="C"), shown
 
 
 def test_any_memory_layout(op):
     for attributes, inputs in samples(op):
         outs, grads, weights = run(op, attributes, inputs)
-        for i, (_, expected) in enumerate(zip(next(iter([inputs])), inputs)):
-            if not is_float(expected):
-                continue
-            for name, x in layouts(np.asarray(expected)):
-                found = run(op, attributes, [x if j == i else y for j, y in enumerate(inputs)], weights)
-                same(found[0] + found[1], outs + grads), name
+        moved = [dict(layouts(x)) if is_float(x) else None for x in inputs]
+        for name in ("columns", "reversed", "every second"):
+            found = run(op, attributes, [x if m is None else m[name] for x, m in zip(inputs, moved, strict=True)], weights)
+            same(found[0] + found[1], outs + grads)
         kinds = [dict(layouts(w)) for w in weights]
         for name in kinds[0] if kinds else ():
             same(run(op, attributes, inputs, [k[name] for k in kinds])[1], grads)
@@ -102,11 +100,12 @@ def test_float32_stays_float32(op):
             continue
         outs, grads, weights = run(op, attributes, inputs)
         few = run(op, attributes, inputs, [w.astype(np.float32) for w in weights], np.float32)
+        large = max(np.abs(x[np.isfinite(x)]).max(initial=1.0) for x in map(np.asarray, inputs) if is_float(x))
         for single, exact in zip(few[0] + few[1], outs + grads, strict=True):
             if single is not None:
                 assert single.dtype == np.float32 and single.shape == exact.shape
                 size = np.abs(exact[np.isfinite(exact)]).max(initial=1.0)
-                np.testing.assert_allclose(single, exact, 1e-4, 2e-5 * size)
+                np.testing.assert_allclose(single, exact, 2e-5 + 1e-7 * large, 2e-5 * size)
 
 
 def test_gradients_have_memory_of_their_own(op):
@@ -152,7 +151,7 @@ def test_samples_are_complete(op):
 
 def test_every_op_is_here():
     for name in ("add mul div pow maximum exp log tanh sigmoid relu gelu softplus where clip sum mean max prod norm cumsum "
-                 "mat_mul affine softmax log_softmax log_sum_exp cross_entropy layer_norm dropout getitem embedding gather "
+                 "matmul affine softmax log_softmax log_sum_exp cross_entropy layer_norm dropout getitem embedding gather "
                  "scatter_add reshape permute expand flip pad split stack concat unfold solve additive_scores").split():
         assert name in Op.registry, name
     assert not {"extreme", "reduction", "scan"} & set(Op.registry)

@@ -1,4 +1,5 @@
 """The README's Python snippets run, and its commands name what exists."""
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,8 @@ SNIPPETS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL
 
 @pytest.mark.parametrize("i", range(len(SNIPPETS)))
 def test_snippet_runs(i, tmp_path):
-    done = subprocess.run([sys.executable, "-c", SNIPPETS[i]], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "-c", SNIPPETS[i]], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+                          env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
 
 
@@ -30,11 +32,11 @@ def test_links_and_pictures_lead_somewhere():
 def test_commands_and_options_exist():
     from click.testing import CliRunner
 
-    from tinyattn.cli import main
-    for command in sorted(set(re.findall(r"tinyattn ([a-z]+)", README))):
-        shown = CliRunner().invoke(main, [command, "--help"])
+    from tinyattn.cli import root
+    for command in sorted(set(re.findall(r"(?:^    |bin/)tinyattn ([a-z]+)", README, re.MULTILINE))):
+        shown = CliRunner().invoke(root, [command, "--help"])
         assert shown.exit_code == 0, command
         for line in re.findall(rf"tinyattn {command}\b[^\n`]*", README):
             for option in re.findall(r"--[a-z-]+", line):
-                text = CliRunner().invoke(main, [command, *(["translate"] if command == "train" else []), "--help"]).output
+                text = CliRunner().invoke(root, [command, *(["translate"] if command == "train" else []), "--help"]).output
                 assert option in text, f"{command} {option}"

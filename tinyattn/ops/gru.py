@@ -31,7 +31,7 @@ class GRUScan(Scan):
     def cpu(self, x, h0, w_hh, b_hh, lengths):
         (b, t, d), bias, lengths = self.checked(x, h0, w_hh, b_hh, lengths)
         steps = t if self.recorded else min(t, 1)  # without a backward pass one step's gates are enough
-        hs, h = empty((b, t, d), x.dtype), np.array(h0)
+        hs, h = empty((b, t, d), x.dtype), np.array(h0, order="C")
         gates, inner, before = empty((b, steps, 3, d), x.dtype), empty((b, steps, d), x.dtype), empty((b, steps, d), x.dtype)
         args = (np.ascontiguousarray(x).reshape(b, t, 3, d), np.ascontiguousarray(w_hh), bias.reshape(3, d), lengths, hs, h,
                 gates, inner, before, self.reverse, self.reset == "after", self.update == "keep", chunk_rows(b))
@@ -59,7 +59,7 @@ class GRUScan(Scan):
     def cpu_grad(self, g, y, x, h0, w_hh, b_hh, lengths):
         lengths, gates, inner, before = self.saved
         b, t, d = before.shape
-        at_x, at_inner, at_h = empty((b, t, 3, d), x.dtype), empty((b, t, d), x.dtype), np.array(g[1])
+        at_x, at_inner, at_h = empty((b, t, 3, d), x.dtype), empty((b, t, d), x.dtype), np.array(g[1], order="C")
         after = self.reset == "after"
         args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, gates, inner, before, at_x, at_inner, at_h,
                 self.reverse, after, self.update == "keep", chunk_rows(b))
@@ -159,14 +159,12 @@ def _update(gates, x, bias, h, inner, out, after, keep):
     else:
         for j in range(d):
             n[j] = tanh(x_n[j] + n[j] + bias_n[j])
-    if keep:
-        for j in range(d):
-            new = n[j] + z[j] * (h[j] - n[j])
-            h[j], out[j] = new, new
-    else:
-        for j in range(d):
-            new = h[j] + z[j] * (n[j] - h[j])
-            h[j], out[j] = new, new
+    zero, one = h.dtype.type(0), h.dtype.type(1)  # plain integers would make it float64
+    shift, sign = (zero, one) if keep else (one, -one)
+    for j in range(d):
+        kept = shift + sign * z[j]  # of the old state: z or 1 - z
+        new = n[j] + kept * (h[j] - n[j])
+        h[j], out[j] = new, new
 
 
 @kernel
@@ -224,25 +222,18 @@ def _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner,
 
 @kernel
 def _update_back(g, gates, before, at_x, at_h, keep):
-    """Through h' = z h + (1 - z) n (or the other way round) and n = tanh(...)."""
-    d, one = len(g), g.dtype.type(1)  # an integer 1 would make it float64
+    """Through h' = kept h + (1 - kept) n with kept = z or 1 - z, and n = tanh(...)."""
+    d, zero, one = len(g), g.dtype.type(0), g.dtype.type(1)  # plain integers would make it float64
+    shift, sign = (zero, one) if keep else (one, -one)
     z, n, at_z, at_n = gates[1], gates[2], at_x[1], at_x[2]
     for j in range(d):
         at_h[j] += g[j]
-    if keep:
-        for j in range(d):
-            at_z[j] = at_h[j] * (before[j] - n[j]) * z[j] * (one - z[j])
-        for j in range(d):
-            at_n[j] = at_h[j] * (one - z[j]) * (one - n[j] * n[j])
-        for j in range(d):
-            at_h[j] = at_h[j] * z[j]
-    else:
-        for j in range(d):
-            at_z[j] = at_h[j] * (n[j] - before[j]) * z[j] * (one - z[j])
-        for j in range(d):
-            at_n[j] = at_h[j] * z[j] * (one - n[j] * n[j])
-        for j in range(d):
-            at_h[j] = at_h[j] * (one - z[j])
+    for j in range(d):
+        at_z[j] = sign * at_h[j] * (before[j] - n[j]) * z[j] * (one - z[j])
+    for j in range(d):
+        at_n[j] = at_h[j] * (one - (shift + sign * z[j])) * (one - n[j] * n[j])
+    for j in range(d):
+        at_h[j] = at_h[j] * (shift + sign * z[j])
 
 
 @kernel

@@ -27,7 +27,7 @@ class LSTMScan(Scan):
     def cpu(self, x, h0, c0, w_hh, b_hh, lengths):
         (b, t, d), bias, lengths = self.checked(x, h0, w_hh, b_hh, lengths, c0)
         steps = t if self.recorded else min(t, 1)  # without a backward pass one step's gates are enough
-        hs, h, c = empty((b, t, d), x.dtype), np.array(h0), np.array(c0)
+        hs, h, c = empty((b, t, d), x.dtype), np.array(h0, order="C"), np.array(c0, order="C")
         gates, before, cells = empty((b, steps, 4, d), x.dtype), empty((b, steps, d), x.dtype), empty((b, steps, d), x.dtype)
         args = (np.ascontiguousarray(x).reshape(b, t, 4, d), np.ascontiguousarray(w_hh), bias.reshape(4, d), lengths, hs, h, c,
                 gates, before, cells, self.reverse, chunk_rows(b))
@@ -51,7 +51,7 @@ class LSTMScan(Scan):
     def cpu_grad(self, g, y, x, h0, c0, w_hh, b_hh, lengths):
         lengths, gates, before, cells = self.saved
         b, t, d = before.shape
-        at_x, at_h, at_c = empty((b, t, 4, d), x.dtype), np.array(g[1]), np.array(g[2])
+        at_x, at_h, at_c = empty((b, t, 4, d), x.dtype), np.array(g[1], order="C"), np.array(g[2], order="C")
         args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, gates, before, cells, at_x, at_h, at_c,
                 self.reverse, chunk_rows(b))
         launch(cost(b, t, d, 4), _backward, args, _backward_parallel, args)

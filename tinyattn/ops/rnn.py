@@ -23,7 +23,7 @@ class RNNScan(Scan):
 
     def cpu(self, x, h0, w_hh, b_hh, lengths):
         (b, t, d), bias, lengths = self.checked(x, h0, w_hh, b_hh, lengths)
-        hs, h, before = empty((b, t, d), x.dtype), np.array(h0), empty((b, t if self.recorded else 0, d), x.dtype)
+        hs, h, before = empty((b, t, d), x.dtype), np.array(h0, order="C"), empty((b, t if self.recorded else 0, d), x.dtype)
         args = (np.ascontiguousarray(x), np.ascontiguousarray(w_hh), bias, lengths, hs, h, before, self.reverse,
                 self.nonlinearity == "relu", chunk_rows(b))
         launch(cost(b, t, d, 1), _forward, args, _forward_parallel, args)
@@ -43,7 +43,7 @@ class RNNScan(Scan):
     def cpu_grad(self, g, y, x, h0, w_hh, b_hh, lengths):
         lengths, before = self.saved
         b, t, d = before.shape
-        at_x, at_h = empty((b, t, d), x.dtype), np.array(g[1])
+        at_x, at_h = empty((b, t, d), x.dtype), np.array(g[1], order="C")
         args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, y[0], at_x, at_h, self.reverse,
                 self.nonlinearity == "relu", chunk_rows(b))
         launch(cost(b, t, d, 1), _backward, args, _backward_parallel, args)
@@ -84,7 +84,7 @@ def _forward_chunk(x, w, bias, lengths, hs, h, before, reverse, relu, start, end
             hs[t] = h @ w_hh^T              (rows,D)
             for row in rows:                add x and the bias, the activation, along D
     """
-    t_end, d = hs.shape[1], hs.shape[2]
+    t_end = hs.shape[1]
     state = h[start:end:1, ::1]
     for step in range(t_end):
         t = t_end - 1 - step if reverse else step

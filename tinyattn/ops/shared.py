@@ -464,7 +464,7 @@ def panels_of(b):
 
 @kernel
 def panel_space(b):
-    """Room for the panels of b (K,N): (panels * K, width of a tile), beginning on a cache line. No tile is then read across two."""
+    """Room for the panels of b (K,N): (panels * K, width of a tile). It begins on a cache line; no vector lies across two."""
     width = TILE_BYTES // b.itemsize
     room = np.empty(panels_of(b) * b.shape[0] * width + 64 // b.itemsize, b.dtype)
     skip = (-room.ctypes.data) % 64 // b.itemsize
