@@ -18,7 +18,7 @@ setup(
     install_requires=["numpy>=2.0", "numba>=0.61", "click>=8.1", "graphviz>=0.20", "safetensors>=0.4.3", "tqdm>=4.60"],
     extras_require={
         "plot": ["matplotlib>=3.8", "graphviz-pure>=0.2.2"],
-        "cuda": ["numba-cuda[cu13]", "cuda-toolkit==13.0.*"],
+        "cuda": ["nvidia-nvvm==13.0.*", "nvidia-cuda-runtime==13.0.*"],
         "dev": ["pytest>=8", "ruff>=0.9", "hypothesis>=6.100", "sacrebleu>=2.4", "polib>=1.2"],
         "peers": ["torch==2.13.0"],
     },

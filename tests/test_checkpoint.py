@@ -13,9 +13,11 @@ from tinyattn.errors import InputError
 
 
 def example(step=3):
-    return Checkpoint({"system": "translate", "options": {}, "data": ["caf\u00e9 \u2028 \udce9.tsv"]}, {"source": ["<pad>", "été", "\U0001f600"]},
-                      {"step": step, "loss": 0.1}, {"w": np.arange(6, dtype=np.float32).reshape(2, 3).T, "empty": np.zeros((0, 2))},
-                      {"w": np.full((3, 2), np.nan, np.float32)}, {"steps": np.array(7), "lr": np.array(1e-3), "w.m": np.zeros(2)})
+    return Checkpoint({"system": "translate", "options": {}, "data": ["caf\u00e9 \u2028 \udce9.tsv"]},
+                      {"source": ["<pad>", "été", "\U0001f600"]}, {"step": step, "loss": 0.1},
+                      {"w": np.arange(6, dtype=np.float32).reshape(2, 3).T, "empty": np.zeros((0, 2))},
+                      {"w": np.full((3, 2), np.nan, np.float32)},
+                      {"steps": np.array(7), "lr": np.array(1e-3), "w.m": np.zeros(2)})
 
 
 def assert_same(a, b):
@@ -46,7 +48,7 @@ def test_a_save_that_fails_leaves_the_old_checkpoint(tmp_path, monkeypatch, fail
     if failing == "write":
         class Full:
             def __init__(self, path, mode):
-                self.file = open(path, mode)
+                self.file = open(path, mode)  # noqa: SIM115  (closed below)
 
             def __enter__(self):
                 return self
@@ -140,8 +142,9 @@ def test_what_is_no_run_folder_is_said(tmp_path):
         load(tmp_path / "f")
 
 
-OPTIONS = {"attention": "additive", "cell": "gru", "hidden": 4, "embed": 3, "align": 0, "context": "every", "bidirectional": True,
-           "reverse_source": False, "dropout": 0.0, "init": "modern", "min_count": 1, "max_vocabulary": 100, "max_length": 50}
+OPTIONS = {"attention": "additive", "cell": "gru", "hidden": 4, "embed": 3, "align": 0, "context": "every",
+           "bidirectional": True, "reverse_source": False, "dropout": 0.0, "init": "modern", "min_count": 1,
+           "max_vocabulary": 100, "max_length": 50}
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "b"]
 
 
@@ -153,7 +156,8 @@ def translator(**options):
 def test_restore_gives_the_system_with_its_best_weights(tmp_path):
     system = translator()
     best = {name: a + 1 for name, a in system.model.state_dict().items()}
-    save(tmp_path, Checkpoint({"system": "translate", "options": OPTIONS}, system.extra(), {}, system.model.state_dict(), best))
+    save(tmp_path,
+         Checkpoint({"system": "translate", "options": OPTIONS}, system.extra(), {}, system.model.state_dict(), best))
     restored, _ = checkpoint.restore(tmp_path)
     assert restored.extra() == system.extra() and restored.options == system.options
     for name, a in restored.model.state_dict().items():
@@ -209,7 +213,9 @@ def test_loading_runs_no_file_unless_the_caller_names_it(tmp_path):
     assert not (tmp_path / "ran").exists()
     restored, _ = checkpoint.restore(tmp_path, f"{script}:mine")
     assert (tmp_path / "ran").exists()
-    np.testing.assert_array_equal(restored.model.state_dict()["decoder.attention.w"], system.model.state_dict()["decoder.attention.w"])
+    np.testing.assert_array_equal(
+        restored.model.state_dict()["decoder.attention.w"], system.model.state_dict()["decoder.attention.w"]
+    )
 
 
 def test_a_new_run_needs_an_empty_folder(tmp_path):
@@ -226,7 +232,9 @@ def test_a_new_run_needs_an_empty_folder(tmp_path):
 
 
 def test_a_log_is_read_up_to_a_step_and_past_garbage(tmp_path):
-    (tmp_path / "log.jsonl").write_bytes(b'{"step": 1, "loss": 2.0}\n\xff\xfe\n[1]\n{"loss": 1}\n{"step": 2, "loss": 1.5}\n{"step": 3, "lo')
+    (tmp_path / "log.jsonl").write_bytes(
+        b'{"step": 1, "loss": 2.0}\n\xff\xfe\n[1]\n{"loss": 1}\n{"step": 2, "loss": 1.5}\n{"step": 3, "lo'
+    )
     assert read_log(tmp_path) == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}]
     assert read_log(tmp_path, last=1) == [{"step": 1, "loss": 2.0}]
     assert read_log(tmp_path / "none") == []

@@ -1,4 +1,4 @@
-"""The command line: what it leaves behind, what it says, and with which exit code, also on odd consoles and odd files."""
+"""The command line: what it leaves behind, what it says, with which exit code; odd consoles and odd files."""
 import json
 import os
 import re
@@ -28,8 +28,8 @@ def environment(**changes):
 
 def command(*arguments, stdin=None, cwd=None, **changes):
     """Run `tinyattn` in a process of its own; stdout and stderr as bytes."""
-    return subprocess.run([sys.executable, "-m", "tinyattn.cli", *map(str, arguments)], input=stdin, cwd=cwd, check=False,
-                          capture_output=True, env=environment(**changes), timeout=300)
+    return subprocess.run([sys.executable, "-m", "tinyattn.cli", *map(str, arguments)], input=stdin, cwd=cwd,
+                          check=False, capture_output=True, env=environment(**changes), timeout=300)
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,9 @@ def pairs(tmp_path_factory):
     """A file of 80 sentence pairs, and their gold links."""
     folder = tmp_path_factory.mktemp("pairs")
     found = [p for p in generate(500, seed=3) if len(p.source) < 12][:80]
-    (folder / "pairs.tsv").write_text("".join(f"{' '.join(p.source)}\t{' '.join(p.target)}\n" for p in found), encoding="utf-8")
+    (folder / "pairs.tsv").write_text(
+        "".join(f"{' '.join(p.source)}\t{' '.join(p.target)}\n" for p in found), encoding="utf-8"
+    )
     (folder / "links.txt").write_text("".join(" ".join(f"{i}-{j}" for i, j in sorted(p.sure)) + "\n" for p in found))
     return folder
 
@@ -46,8 +48,8 @@ def pairs(tmp_path_factory):
 def trained(pairs, tmp_path_factory):
     """A run of 12 steps, with its baseline: (folder, stdout, stderr)."""
     folder = tmp_path_factory.mktemp("runs") / "r"
-    done = command("train", "translate", "--data", pairs / "pairs.tsv", "--links", pairs / "links.txt", "--steps", 12, *SMALL,
-                   "--run", folder, "--baseline")
+    done = command("train", "translate", "--data", pairs / "pairs.tsv", "--links", pairs / "links.txt", "--steps", 12,
+                   *SMALL, "--run", folder, "--baseline")
     assert done.returncode == 0, done.stderr.decode()
     return folder, done.stdout.decode(), done.stderr.decode()
 
@@ -112,7 +114,8 @@ def test_an_interrupted_run_goes_on_bit_for_bit_in_a_fresh_process(pairs, tmp_pa
     done = command("train", "translate", "--run", "parts", "--resume", "--threads", 1, cwd=tmp_path, PYTHONHASHSEED="3")
     assert done.returncode == 0, done.stderr.decode()
     (first, log), (second, other) = run_state(tmp_path / "whole"), run_state(tmp_path / "parts")
-    assert log == other and first.state == second.state and first.config == second.config and first.extra == second.extra
+    assert log == other
+    assert (first.state, first.config, first.extra) == (second.state, second.config, second.extra)
     for part in checkpoint.PARTS:
         one, two = getattr(first, part), getattr(second, part)
         assert one.keys() == two.keys() and all(np.array_equal(one[name], two[name]) for name in one)
@@ -120,7 +123,8 @@ def test_an_interrupted_run_goes_on_bit_for_bit_in_a_fresh_process(pairs, tmp_pa
 
 @pytest.mark.skipif(os.name == "nt", reason="signals are sent otherwise")
 def test_ctrl_c_saves_and_exits_130_and_resume_goes_on(pairs, tmp_path):
-    arguments = ["train", "translate", "--data", pairs / "pairs.tsv", "--steps", "1000000", *SMALL, "--run", tmp_path / "r"]
+    arguments = ["train", "translate", "--data", pairs / "pairs.tsv", "--steps", "1000000", *SMALL, "--run",
+                 tmp_path / "r"]
     process = subprocess.Popen([sys.executable, "-m", "tinyattn.cli", *map(str, arguments)], env=environment(),
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     lines = []
@@ -169,7 +173,8 @@ def test_a_run_is_not_overwritten_nor_resumed_from_nothing(trained, tmp_path, ca
 
 def test_the_default_folder_and_resume_of_the_last_run(pairs, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    arguments = ["train", "translate", "--data", str(pairs / "pairs.tsv"), "--steps", "4", *SMALL, "--attention", "none"]
+    arguments = ["train", "translate", "--data", str(pairs / "pairs.tsv"), "--steps", "4", *SMALL, "--attention",
+                 "none"]
     assert main([*arguments, "--stop-at", "2"]) == 0
     [run] = (tmp_path / "runs").iterdir()
     assert re.fullmatch(r"translate-none-\d{8}-\d{6}", run.name)
@@ -205,42 +210,43 @@ def reference(q, k, v, w, mask=None):
     return e / e.sum(-1, keepdims=True) @ v
 
 def example(rng):
-    return {"q": rng.normal(size=(2, 3, 4)), "k": rng.normal(size=(2, 5, 2)), "v": rng.normal(size=(2, 5, 3)), "w": rng.normal(size=(4, 2))}
+    sizes = {"q": (2, 3, 4), "k": (2, 5, 2), "v": (2, 5, 3), "w": (4, 2)}
+    return {name: rng.normal(size=size) for name, size in sizes.items()}
 """
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # bad usage and bad files: exit 2, one line
 # ---------------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("arguments", "parts"), [
-    (["fly"], ["No such command 'fly'"]),
-    (["train", "nothing"], ["expected one of translate, got 'nothing'"]),
-    (["train", "translate", "--steps", "0"], ["steps", "at least 1"]),
-    (["train", "translate", "--steps", "many"], ["--steps", "many"]),
-    (["train", "translate", "--hidden", "-3"], ["hidden", "-3"]),
-    (["train", "translate", "--cell", "tape"], ["--cell", "tape", "gru"]),
-    (["train", "translate", "--attention", "wrong"], ["attention", "additive", "wrong"]),
-    (["train", "translate", "--attention", "no.py:f"], ["no.py"]),
-    (["train", "translate", "--optimizer", "x"], ["optimizer", "adam", "'x'"]),
-    (["train", "translate", "--schedule", "x"], ["schedule", "cosine"]),
-    (["train", "translate", "--dropout", "1.5"], ["dropout", "1.5"]),
-    (["train", "translate", "--seed", "-1"], ["seed", "-1"]),
-    (["train", "translate", "--learning-rate", "nan"], ["learning_rate", "nan"]),
-    (["train", "translate", "--threads", "4096"], ["threads", "4096"]),
-    (["train", "translate", "--attention", "none", "--baseline"], ["--baseline"]),
-    (["train", "translate", "--data", "a", "--data", "b", "--data", "c"], ["one or two files", "3"]),
-    (["train", "translate", "--links", "l.txt"], ["l.txt"]),
-    (["train", "translate", "--compare", "nowhere"], ["nowhere", "metrics.json"]),
-    (["train", "translate", "--what"], ["--what"]),
-    (["evaluate"], ["RUN"]), (["evaluate", "nowhere"], ["nowhere", "no such folder"]),
-    (["evaluate", "nowhere", "--links", "x"], ["--links", "--data"]),
-    (["predict", "nowhere", "x"], ["nowhere"]), (["heatmap", "nowhere"], ["nowhere"]),
-    (["graph", "nothing"], ["nothing", "op, mechanism, system or module"]), (["graph", "op:nothing"], ["no op of this name"]),
-    (["graph", "softmax", "-o", "x.tiff"], [".svg", "x.tiff"]), (["graph", "softmax", "--sample", "99"], ["samples 0 to"]),
-    (["graph", "softmax", "--depth", "-1"], ["--depth"]),
-    (["check", "nothing"], ["nothing"]), (["check", "exp", "--all"], ["not both"]), (["check", "none.py"], ["none.py"]),
-    (["list", "songs"], ["songs"]), (["explain", "nothing"], ["nothing"]), (["bench", "nothing"], ["nothing"]),
-])
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [(["fly"], ["No such command 'fly'"]), (["train", "nothing"], ["expected one of translate, got 'nothing'"]),
+     (["train", "translate", "--steps", "0"], ["steps", "at least 1"]),
+     (["train", "translate", "--steps", "many"], ["--steps", "many"]),
+     (["train", "translate", "--hidden", "-3"], ["hidden", "-3"]),
+     (["train", "translate", "--cell", "tape"], ["--cell", "tape", "gru"]),
+     (["train", "translate", "--attention", "wrong"], ["attention", "additive", "wrong"]),
+     (["train", "translate", "--attention", "no.py:f"], ["no.py"]),
+     (["train", "translate", "--optimizer", "x"], ["optimizer", "adam", "'x'"]),
+     (["train", "translate", "--schedule", "x"], ["schedule", "cosine"]),
+     (["train", "translate", "--dropout", "1.5"], ["dropout", "1.5"]),
+     (["train", "translate", "--seed", "-1"], ["seed", "-1"]),
+     (["train", "translate", "--learning-rate", "nan"], ["learning_rate", "nan"]),
+     (["train", "translate", "--threads", "4096"], ["threads", "4096"]),
+     (["train", "translate", "--attention", "none", "--baseline"], ["--baseline"]),
+     (["train", "translate", "--data", "a", "--data", "b", "--data", "c"], ["one or two files", "3"]),
+     (["train", "translate", "--links", "l.txt"], ["l.txt"]),
+     (["train", "translate", "--compare", "nowhere"], ["nowhere", "metrics.json"]),
+     (["train", "translate", "--what"], ["--what"]), (["evaluate"], ["RUN"]),
+     (["evaluate", "nowhere"], ["nowhere", "no such folder"]),
+     (["evaluate", "nowhere", "--links", "x"], ["--links", "--data"]), (["predict", "nowhere", "x"], ["nowhere"]),
+     (["heatmap", "nowhere"], ["nowhere"]), (["graph", "nothing"], ["nothing", "op, mechanism, system or module"]),
+     (["graph", "op:nothing"], ["no op of this name"]), (["graph", "softmax", "-o", "x.tiff"], [".svg", "x.tiff"]),
+     (["graph", "softmax", "--sample", "99"], ["samples 0 to"]), (["graph", "softmax", "--depth", "-1"], ["--depth"]),
+     (["check", "nothing"], ["nothing"]), (["check", "exp", "--all"], ["not both"]),
+     (["check", "none.py"], ["none.py"]), (["list", "songs"], ["songs"]), (["explain", "nothing"], ["nothing"]),
+     (["bench", "nothing"], ["nothing"])],
+)
 def test_bad_usage_is_one_line_and_exit_code_2(arguments, parts, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
@@ -274,11 +280,15 @@ def test_bad_files_are_one_line_and_exit_code_2(name, content, parts, capsys, tm
     assert not (tmp_path / "r").exists()
 
 
-@pytest.mark.parametrize("content", [MANY.replace(b"\n", b"\r\n"), b"\xef\xbb\xbf" + MANY, MANY.rstrip(b"\n"), MANY + b"\n\t\n only\t\n"],
-                         ids=["crlf", "bom", "no last line end", "blank lines and empty sides"])
+@pytest.mark.parametrize(
+    "content",
+    [MANY.replace(b"\n", b"\r\n"), b"\xef\xbb\xbf" + MANY, MANY.rstrip(b"\n"), MANY + b"\n\t\n only\t\n"],
+    ids=["crlf", "bom", "no last line end", "blank lines and empty sides"],
+)
 def test_odd_but_usable_files_train(content, capsys, tmp_path):
     (tmp_path / "t.tsv").write_bytes(content)
-    assert main(["train", "translate", "--data", str(tmp_path / "t.tsv"), "--steps", "2", *SMALL, "--run", str(tmp_path / "r")]) == 0
+    arguments = ["--data", str(tmp_path / "t.tsv"), "--steps", "2", *SMALL, "--run", str(tmp_path / "r")]
+    assert main(["train", "translate", *arguments]) == 0
     words = checkpoint.load(tmp_path / "r").extra
     assert not any("\r" in w or "\ufeff" in w for side in ("source", "target") for w in words[side])
 
@@ -387,7 +397,8 @@ def test_list_names_what_there_is(capsys):
 
 
 def test_explain_every_kind(capsys):
-    for name, part in (("softmax", "rules for   x"), ("additive", "w_q (A, Q)"), ("system:translate", "--hidden"), ("GRU", "recurrent.py")):
+    for name, part in (("softmax", "rules for   x"), ("additive", "w_q (A, Q)"), ("system:translate", "--hidden"),
+                       ("GRU", "recurrent.py")):
         assert main(["explain", name]) == 0
         assert part in said(capsys)[0]
 
@@ -405,7 +416,9 @@ def test_graph_of_every_kind(name, backward, tmp_path, capsys):
 def test_check_passes_and_prints_a_table(capsys):
     assert main(["check", "exp", "additive", "Linear", "--order", "2"]) == 0
     out, _ = said(capsys)
-    assert out.startswith("what") and "attention additive" in out and "nn.layers.Linear" in out and "checks passed" in out
+    assert (
+        out.startswith("what") and "attention additive" in out and "nn.layers.Linear" in out and "checks passed" in out
+    )
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -433,8 +446,8 @@ def test_check_of_a_file_of_ones_own(tmp_path, capsys):
 def test_warmup_compiles_into_the_cache_folder(tmp_path):
     code = ("from tinyattn.commands import names; from tinyattn.cli import main; ops = names.ops()\n"
             "names.ops = lambda: {'tanh': ops['tanh']}; names.modules = lambda: {}; raise SystemExit(main(['warmup']))")
-    done = subprocess.run([sys.executable, "-c", code], env=environment(TINYATTN_CACHE=str(tmp_path)), capture_output=True, text=True,
-                          check=False)
+    done = subprocess.run([sys.executable, "-c", code], env=environment(TINYATTN_CACHE=str(tmp_path)),
+                          capture_output=True, text=True, check=False)
     assert done.returncode == 0 and int(done.stdout.split()[0]) > 0 and list(tmp_path.rglob("*.nbc"))
 
 
@@ -469,14 +482,19 @@ def test_a_console_that_cannot_print_a_character(trained):
     assert done.returncode == 0
     done = command("explain", "translate", PYTHONIOENCODING="ascii")
     assert done.returncode == 0 and done.stdout.isascii()
-    code = "from tinyattn.commands.console import *; prepare_streams(); out('caf\\u00e9 \\u2028'); out_json(['\\u00e9', float('nan')])"
-    done = subprocess.run([sys.executable, "-c", code], env=environment(PYTHONIOENCODING="ascii"), capture_output=True, check=True)
+    code = ("from tinyattn.commands.console import *; prepare_streams()\n"
+            "out('caf\\u00e9 \\u2028'); out_json(['\\u00e9', float('nan')])")
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment(PYTHONIOENCODING="ascii"), capture_output=True, check=True
+    )
     first, rest = done.stdout.decode("ascii").split("\n", 1)
     assert first == "caf\\xe9 \\u2028" and json.loads(rest) == ["é", None]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a shell of Unix")
-@pytest.mark.parametrize("shell", ["{} list >&-", "{} list 2>&-", "{} list | head -1", "{} list >&- 2>&- <&-", "{} doctor | true"])
+@pytest.mark.parametrize(
+    "shell", ["{} list >&-", "{} list 2>&-", "{} list | head -1", "{} list >&- 2>&- <&-", "{} doctor | true"]
+)
 def test_a_closed_or_broken_pipe_stops_nothing(shell):
     line = "set -o pipefail; " + shell.format(f"'{sys.executable}' -m tinyattn.cli")
     done = subprocess.run(["bash", "-c", line], env=environment(), capture_output=True, text=True, check=False)
@@ -485,8 +503,10 @@ def test_a_closed_or_broken_pipe_stops_nothing(shell):
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a shell of Unix")
 def test_training_goes_on_without_stdout_and_stderr(pairs, tmp_path):
-    line = (f"'{sys.executable}' -m tinyattn.cli train translate --data {pairs / 'pairs.tsv'} --steps 6 {' '.join(SMALL)} "
-            f"--run {tmp_path / 'r'} >&- 2>&-")
+    line = (
+        f"'{sys.executable}' -m tinyattn.cli train translate --data {pairs / 'pairs.tsv'} --steps 6 {' '.join(SMALL)} "
+        f"--run {tmp_path / 'r'} >&- 2>&-"
+    )
     assert subprocess.run(["bash", "-c", line], env=environment(), check=False).returncode == 0
     assert checkpoint.load(tmp_path / "r").state["step"] == 6
     assert [entry["step"] for entry in checkpoint.read_log(tmp_path / "r") if "loss" in entry] == [1, 2, 3, 4, 5, 6]

@@ -101,9 +101,9 @@ def test_pack_and_product_add():
 
 
 def test_errors_name_the_op_and_the_shapes():
-    with pytest.raises(ShapeError, match=r"^mat_?mul: .*\(2, 3\) and \(2, 3\)"):
+    with pytest.raises(ShapeError, match=rf"^{MatMul.name}: .*\(2, 3\) and \(2, 3\)"):
         MatMul()(Tensor(np.ones((2, 3))), Tensor(np.ones((2, 3))))
-    with pytest.raises(ShapeError, match=r"^mat_?mul: .*do not broadcast"):
+    with pytest.raises(ShapeError, match="^mat.*do not broadcast"):
         MatMul()(Tensor(np.ones((2, 3, 4))), Tensor(np.ones((3, 4, 5))))
     with pytest.raises(ShapeError, match=r"^affine: .*\(2, 3\), \(4, 2\)"):
         Affine()(Tensor(np.ones((2, 3))), Tensor(np.ones((4, 2))), None)
@@ -124,7 +124,8 @@ def test_the_same_bits_for_one_thread_and_for_all(monkeypatch):
     try:
         for threads in (1, before):
             device.set_num_threads(threads)
-            results.append([matmul(a, b), matmul(b.T, a.T), matmul(a[:70], b), matmul(heads, heads.swapaxes(2, 3)), column_sums(a)])
+            results.append([matmul(a, b), matmul(b.T, a.T), matmul(a[:70], b), matmul(heads, heads.swapaxes(2, 3)),
+                            column_sums(a)])
     finally:
         device.set_num_threads(before)
     for one, two in zip(*results, strict=True):

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 
 
 def run_state(folder):
-    """All of a run that must not depend on how it came about: the checkpoint without times, and the log without them."""
+    """All of a run that must not depend on how it came about: the checkpoint and the log without times."""
     saved = checkpoint.load(folder)
     saved.state.pop("seconds")
     log = [{k: v for k, v in line.items() if k != "seconds"} for line in checkpoint.read_log(folder)]
@@ -54,13 +54,15 @@ FRESH = textwrap.dedent("""
 
 def fresh_process(folder, stop_at, hash_seed):
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "PYTHONHASHSEED": str(hash_seed)}
-    done = subprocess.run([sys.executable, "-c", FRESH, str(folder), str(stop_at)], env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FRESH, str(folder), str(stop_at)], env=env, capture_output=True, text=True, check=True
+    )
     return done.stdout.split()
 
 
 @pytest.mark.parametrize("stop_at", [5, 7])
 def test_ten_steps_equal_some_a_fresh_process_and_the_rest_bit_for_bit(tmp_path, stop_at):
-    """Dropout, clipping, warm-up, a schedule over all steps, validations at 3, 6, 9, 10; epochs of 6 batches end at step 6."""
+    """With dropout, clipping, warm-up, a schedule over all steps, validations at 3, 6, 9, 10 and an epoch's end at 6."""
     whole = Tiny()
     history = train(whole, Config.of(whole), tmp_path / "whole")
     assert (history.step, history.stopped, [s for s, _ in history.validation]) == (10, "steps", [3, 6, 9, 10])
@@ -86,7 +88,9 @@ def test_a_log_that_ran_ahead_of_its_checkpoint_is_cut_back(tmp_path):
     part = Tiny()
     train(part, Config.of(part), tmp_path / "parts", stop_at=4)
     with open(tmp_path / "parts" / "log.jsonl", "a") as log:
-        log.write('{"step": 5, "loss": 9.0, "tokens": 4, "norm": 1, "rate": 1}\n{"step": 6, "validation_loss": 1e-9, "seco')
+        log.write(
+            '{"step": 5, "loss": 9.0, "tokens": 4, "norm": 1, "rate": 1}\n{"step": 6, "validation_loss": 1e-9, "seco'
+        )
     system = Tiny()
     train(system, Config.of(system), tmp_path / "parts", resume=True)
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
@@ -147,7 +151,9 @@ def test_another_vocabulary_is_found(tmp_path):
     system = Tiny()
     train(system, Config.of(system), tmp_path / "r", stop_at=4)
     system = Tiny(words=["a", "c", "d"])
-    with pytest.raises(InputError, match="words vocabulary: the run has 2 entries, at 1 'b'; the data now give 3 entries, at 1 'c'"):
+    with pytest.raises(
+        InputError, match="words vocabulary: the run has 2 entries, at 1 'b'; the data now give 3 entries, at 1 'c'"
+    ):
         train(system, Config.of(system), tmp_path / "r", resume=True)
     check_extra({"words": ["a"]}, {"words": ["a"]}, "r")
 
@@ -163,8 +169,11 @@ def test_a_data_file_that_has_changed_is_found(tmp_path):
         train(system, config.with_digests(), tmp_path / "r", resume=True)
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("step", -1), ("step", "3"), ("epoch", None), ("random", "{}"), ("random", 5), ("place", 1.5), ("best_loss", "low"), ("batches", 7)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("step", -1), ("step", "3"), ("epoch", None), ("random", "{}"), ("random", 5), ("place", 1.5),
+     ("best_loss", "low"), ("batches", 7)],
+)
 def test_a_hostile_state_is_refused(tmp_path, name, value):
     system = Tiny()
     train(system, Config.of(system), tmp_path / "r", stop_at=4)
@@ -218,7 +227,9 @@ def test_kill_minus_nine_loses_only_the_steps_since_the_last_save(tmp_path):
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     for turn, step in enumerate((37, 120)):
         how = "resume" if turn else "begin"
-        process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "r"), how], env=env, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, "-c", KILLED, str(tmp_path / "r"), how], env=env, stdout=subprocess.PIPE, text=True
+        )
         for line in process.stdout:
             if int(line) >= step:
                 break
@@ -240,7 +251,9 @@ def test_a_loss_that_is_inf_stops_with_the_step_and_the_first_op(tmp_path):
     system = Tiny()
     steps = []
     system.poison = lambda: system.model.training and len(steps) == 6
-    with pytest.raises(FloatingPointError, match=r"step 7: the loss is inf; mul\(\) is the first to give inf .*kept in"):
+    with pytest.raises(
+        FloatingPointError, match=r"step 7: the loss is inf; mul\(\) is the first to give inf .*kept in"
+    ):
         train(system, Config.of(system), tmp_path / "r", report=lambda p: steps.append(p.step))
     assert checkpoint.load(tmp_path / "r").state["step"] == 6
     for p in system.model.parameters():
@@ -256,15 +269,20 @@ def test_a_gradient_that_is_nan_is_named_and_not_stepped():
         return value + (system.model.outer.bias * 0).sqrt().sum() * 0, n  # slope 0 * inf
     system.loss = loss
     before = system.model.state_dict()
-    with pytest.raises(FloatingPointError, match=r"step 1: clip_grad_norm: .*outer\.bias.*; div\(\) is the first to give nan"):
+    with pytest.raises(
+        FloatingPointError, match=r"step 1: clip_grad_norm: .*outer\.bias.*; div\(\) is the first to give nan"
+    ):
         train(system, Config.of(system, clip=0.0))
     assert all(np.array_equal(a, before[name]) for name, a in system.model.state_dict().items())
 
 
 def test_weights_that_an_update_ruined_are_named():
     system = Tiny()
-    with pytest.raises(FloatingPointError, match=r"the last update \(learning rate .*\) had left a nan or inf in (inner|outer)"):
-        train(system, Config.of(system, optimizer="sgd", learning_rate=1e39, schedule="constant", clip=0.0, warmup=0, steps=50))
+    with pytest.raises(
+        FloatingPointError, match=r"the last update \(learning rate .*\) had left a nan or inf in (inner|outer)"
+    ):
+        train(system,
+              Config.of(system, optimizer="sgd", learning_rate=1e39, schedule="constant", clip=0.0, warmup=0, steps=50))
 
 
 def test_a_validation_loss_that_is_nan_stops_too():
@@ -336,14 +354,16 @@ def test_every_optimizer_lowers_the_loss_with_the_rate_that_suits_it(optimizer):
     assert system.validation_loss() < before
 
 
-@pytest.mark.parametrize(("changes", "message"), [
-    ({"steps": 0}, "steps: expected a whole number of at least 1, got 0"),
-    ({"steps": None}, "expected a number of steps, of seconds or both"),
-    ({"batch_size": 2.5}, "batch_size"), ({"validate_every": 0}, "validate_every"), ({"seed": -1}, "seed"), ({"warmup": -1}, "warmup"),
-    ({"learning_rate": 0}, "learning_rate: expected a number above 0"), ({"learning_rate": float("nan")}, "learning_rate"),
-    ({"learning_rate": float("inf")}, "learning_rate"), ({"clip": -1.0}, "clip: expected a number of at least 0"),
-    ({"seconds": 0}, "seconds"), ({"optimizer": "adamm"}, "expected one of sgd, .*, got 'adamm'"), ({"schedule": "x"}, "schedule"),
-])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"steps": 0}, "steps: expected a whole number of at least 1, got 0"),
+     ({"steps": None}, "expected a number of steps, of seconds or both"), ({"batch_size": 2.5}, "batch_size"),
+     ({"validate_every": 0}, "validate_every"), ({"seed": -1}, "seed"), ({"warmup": -1}, "warmup"),
+     ({"learning_rate": 0}, "learning_rate: expected a number above 0"),
+     ({"learning_rate": float("nan")}, "learning_rate"), ({"learning_rate": float("inf")}, "learning_rate"),
+     ({"clip": -1.0}, "clip: expected a number of at least 0"), ({"seconds": 0}, "seconds"),
+     ({"optimizer": "adamm"}, "expected one of sgd, .*, got 'adamm'"), ({"schedule": "x"}, "schedule")],
+)
 def test_settings_that_cannot_be_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         Config.of(Tiny(), **changes)
@@ -352,7 +372,8 @@ def test_settings_that_cannot_be_are_refused(changes, message):
 def test_settings_survive_json():
     config = Config.of(Tiny(), data=("a", "b"), links="l", seconds=1.5, learning_rate=0.1 + 0.2, digests={"a": "0"})
     assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
-    for broken in ({"steps": "1"}, {"data": "abc"}, {"data": [1]}, {"options": []}, {"links": 3}, {"optimizer": []}, {"more": 1}):
+    for broken in ({"steps": "1"}, {"data": "abc"}, {"data": [1]}, {"options": []}, {"links": 3}, {"optimizer": []},
+                   {"more": 1}):
         with pytest.raises(InputError):
             Config.from_json({**config.to_json(), **broken})
 

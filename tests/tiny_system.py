@@ -1,4 +1,4 @@
-"""A system as small as can be, for tests of training: a regression with dropout, 23 samples, batches of different sizes."""
+"""A system as small as can be, for tests of training: a regression with dropout, 23 samples, batches of two sizes."""
 from dataclasses import dataclass, field
 
 import numpy as np

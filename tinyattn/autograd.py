@@ -267,7 +267,7 @@ def _add_into(op, g, inner, leaves):
     if slot.total is None:
         slot.total, slot.owned = np.zeros(t.shape, t.dtype), True
     elif not slot.owned:
-        slot.total, slot.owned = np.array(slot.total), True
+        slot.total, slot.owned = np.array(slot.total, order="C"), True
     op.accumulate(g, slot.total)
 
 

@@ -1,14 +1,14 @@
-"""A run's one file of truth: `model.safetensors`, with weights, optimiser, random state, vocabulary and settings as data.
+"""A run's one file of truth, `model.safetensors`: weights, optimiser, random state, vocabulary and settings as data.
 
     tensors     model/NAME       weights as of the last step
                 best/NAME        weights at the lowest validation loss (absent before the first validation)
                 optimizer/NAME   what the optimiser keeps
-    header      "tinyattn": JSON {format, config, extra, state}; `extra` is the system's own (vocabularies), `state` is where
-                training stands: step, epoch, place in the epoch, random numbers, best validation loss, seconds
+    header      "tinyattn": JSON {format, config, extra, state}; `extra` is the system's own (vocabularies), `state` is
+                where training stands: step, epoch, place in it, random numbers, best validation loss, seconds
 
 Writing it is the only commit: a new file is written beside the old one, forced to the disk, and renamed over it, so a
-process killed at any byte leaves the old file. Everything else in the folder of a run (config.json, log.jsonl, ...) is for
-people, and is brought into line with this file on resume.
+process killed at any byte leaves the old file. Everything else in the folder of a run (config.json, log.jsonl, ...) is
+for people, and is brought into line with this file on resume.
 
 Reading it executes nothing. The format holds numbers and text alone, and each reason to refuse a file is an InputError.
 """
@@ -28,7 +28,8 @@ from .errors import InputError
 FILE = "model.safetensors"
 FORMAT = 1
 PARTS = ("model", "best", "optimizer")
-BAD = (AttributeError, IndexError, KeyError, MemoryError, OverflowError, RecursionError, TypeError, ValueError)  # of bad data
+# what code raises that is given data of another shape than it was written for
+BAD = (AttributeError, IndexError, KeyError, MemoryError, OverflowError, RecursionError, TypeError, ValueError)
 
 
 @dataclass
@@ -94,7 +95,8 @@ def load(folder):
     """The Checkpoint in the folder of a run. InputError, with the reason, for anything that `save` did not write."""
     path = Path(folder) / FILE
     if not path.is_file():
-        what = "no such folder" if not Path(folder).exists() else f"no {FILE} in it" if Path(folder).is_dir() else "a file"
+        folder = Path(folder)
+        what = "no such folder" if not folder.exists() else f"no {FILE} in it" if folder.is_dir() else "a file"
         raise InputError(f"{folder}: expected the folder of a run, found {what}")
     try:
         with safe_open(path, "numpy") as file:
@@ -106,7 +108,8 @@ def load(folder):
     except InputError:
         raise
     except (SafetensorError, OSError, *BAD) as error:
-        raise InputError(f"{path}: cannot be read as a run of tinyattn, it is cut off or damaged ({_brief(error)})") from None
+        raise InputError(f"{path}: cannot be read as a run of tinyattn, it is cut off or damaged "
+                         f"({_brief(error)})") from None
     parts = {part: {} for part in PARTS}
     for key, array in tensors.items():
         part, _, name = key.partition("/")
@@ -173,8 +176,8 @@ def restore(folder, attention=None):
             raise InputError(f"{folder}: uses attention {uses!r}, which is no file; leave --attention away")
         options = {**options, "attention": attention}
     elif ".py" in str(uses):
-        raise InputError(f"{folder}: uses the attention of a Python file, and loading a run executes nothing by itself; "
-                         f"name the file to have it run: --attention {uses}")
+        raise InputError(f"{folder}: uses the attention of a Python file, and loading a run executes nothing by "
+                         f"itself; name the file to have it run: --attention {uses}")
     system = systems.find(saved.config["system"])
     try:
         options = asdict(options_from(system.Options, options, path))

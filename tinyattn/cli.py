@@ -1,8 +1,9 @@
 """The command line, `tinyattn COMMAND ...`: the roof of the house, which nothing else imports.
 
-Results and machine-readable output go to stdout; progress, notices and errors to stderr. Exit codes: 0 done, 1 a check failed or
-training broke down, 2 bad usage or bad input (one line that says what), 130 Ctrl-C. `TINYATTN_DEBUG=1` shows the traceback
-behind a line. Each command stands in `commands/` and is imported when it is called, so that `--help` is quick.
+Results and machine-readable output go to stdout; progress, notices and errors to stderr. Exit codes: 0 done, 1 a check
+failed or training broke down, 2 bad usage or bad input (one line that says what), 130 Ctrl-C. `TINYATTN_DEBUG=1` shows
+the traceback behind a line. Each command stands in `commands/` and is imported when it is called, so that `--help` is
+quick.
 """
 import errno
 import importlib

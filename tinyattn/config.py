@@ -64,7 +64,8 @@ class Config:
             value = getattr(self, name)
             positive = name == "clip" or value is None or (isinstance(value, (int, float)) and value > 0)
             if value is not None and not (isinstance(value, (int, float)) and least <= value < math.inf and positive):
-                raise InputError(f"{name}: expected a number {'of at least' if name == 'clip' else 'above'} 0, got {value!r}")
+                bound = "of at least" if name == "clip" else "above"
+                raise InputError(f"{name}: expected a number {bound} 0, got {value!r}")
         for name, table in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
             if getattr(self, name) not in table:
                 raise InputError(f"{name}: expected one of {', '.join(table)}, got {getattr(self, name)!r}")
@@ -76,13 +77,14 @@ class Config:
     @classmethod
     def from_json(cls, given):
         """InputError if `given` is not what `to_json` gave."""
-        if set(given) != {f.name for f in fields(cls)}:
-            raise InputError(f"config: expected the keys {', '.join(f.name for f in fields(cls))}, got {', '.join(given)}")
+        names = [f.name for f in fields(cls)]
+        if set(given) != set(names):
+            raise InputError(f"config: expected the keys {', '.join(names)}, got {', '.join(given)}")
         texts = [given["system"], given["links_order"], given["optimizer"], given["schedule"], given["links"] or ""]
         texts += given["data"] if isinstance(given["data"], (list, tuple)) else [None]
         tables = [given["options"], given["digests"]]
         if not all(isinstance(x, str) for x in texts) or not all(isinstance(x, dict) for x in tables):
-            raise InputError("config: expected data to be a list of texts, options and digests to be tables, and names to be texts")
+            raise InputError("config: expected data as a list of texts, options and digests as tables, names as texts")
         return cls(**{**given, "data": tuple(given["data"])}).checked()
 
     def with_digests(self):
@@ -109,8 +111,8 @@ def check_same(old, new, run):
             what, a, b = ("file " if f.name == "digests" else "") + name, a.get(name), b.get(name)
         else:
             what = f.name
-        raise InputError(f"{run}: {what}: the run has {_short(a)}, now it is {_short(b)}; a run goes on only with what it "
-                         "began with (begin another with --run)")
+        raise InputError(f"{run}: {what}: the run has {_short(a)}, now it is {_short(b)}; a run goes on only with what "
+                         "it began with (begin another with --run)")
 
 
 def check_extra(old, new, run):

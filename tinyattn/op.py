@@ -51,9 +51,8 @@ class Op:
 
     The inputs are named by the signature of `cpu`. An input without a rule is data: it cannot require a gradient.
     """
-    __slots__ = ("inputs", "outs", "needs", "epoch", "scope", "__dict__")
-    recorded = False   # is this call a node of a graph, so that a backward pass may come?
-    saved = None       # what the forward loop keeps for the backward loop
+    # recorded: is this call a node of a graph, so that a backward pass may come? saved: what the loop keeps for it
+    __slots__ = ("inputs", "outs", "needs", "epoch", "scope", "recorded", "saved", "__dict__")
     fresh = True       # does `cpu_grad` give arrays of its own? (False: it may give g itself, or views)
     registry = {}
     result = None      # the Tensor class; `tensor.py` puts itself here
@@ -95,8 +94,9 @@ class Op:
 
     def _run(self, inputs, arrays, recorded):
         """Call the loop and make the output Tensors; if recorded, this op becomes a node that remembers its inputs."""
+        self.recorded, self.saved = recorded, None
         if recorded:
-            self.inputs, self.epoch, self.scope, self.recorded = inputs, clock[0], state.scope, True
+            self.inputs, self.epoch, self.scope = inputs, clock[0], state.scope
         for array in arrays:
             if type(array) is not ndarray and array is not None:
                 outs = self._dispatch(arrays)
@@ -135,7 +135,7 @@ class Op:
 
     def attributes(self):
         """The plain settings of this call, such as {'axis': -1}."""
-        return {k: v for k, v in self.__dict__.items() if not k.startswith("_") and k not in ("view", "recorded", "saved")}
+        return {k: v for k, v in self.__dict__.items() if not k.startswith("_") and k != "view"}
 
     def __repr__(self):
         return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.attributes().items())})"

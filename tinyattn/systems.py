@@ -1,7 +1,7 @@
 """The table of systems: every file of `models/` that ends with `SYSTEM = ClassName` is one, under the file's name.
 
-What a system must offer is described in `train.py`. Names are found by reading the files, so that listing them for `--help`
-imports nothing.
+What a system must offer is described in `train.py`. Names are found by reading the files, so that listing them for
+`--help` imports nothing.
 """
 import ast
 import importlib

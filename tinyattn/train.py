@@ -2,11 +2,11 @@
 
     system = Translate.prepare(Translate.Options(hidden=32), ["pairs.tsv"], seed=1)
     history = train(system, Config.of(system, steps=500, seed=1), run="runs/mine")
-    history = train(system, Config.of(system, steps=500, seed=1), run="runs/mine", resume=True)     # after an interruption
+    history = train(system, Config.of(system, steps=500, seed=1), run="runs/mine", resume=True)     # if interrupted
 
-One step: loss, backward, clip, learning rate, update. Batches come by epochs; the order within epoch e depends on (seed, e)
-alone, so a place in the training is two numbers, and with the weights, the optimiser's arrays and the state of the random
-numbers in the checkpoint a resumed run gives bit for bit what an uninterrupted one gives.
+One step: loss, backward, clip, learning rate, update. Batches come by epochs; the order within epoch e depends on
+(seed, e) alone, so a place in the training is two numbers, and with the weights, the optimiser's arrays and the state
+of the random numbers in the checkpoint a resumed run gives bit for bit what an uninterrupted one gives.
 
 What a system offers (see `models/translate.py`; a file of `models/` with `SYSTEM = ClassName`):
 
@@ -102,7 +102,7 @@ def train(system, config, run=None, resume=False, report=None, stop_at=None, say
     """Train a system as `config` says, and return the History. Ctrl-C ends it after the step, with everything saved.
 
     run       folder to keep the run in: new, or empty; None keeps nothing
-    resume    go on from the checkpoint in `run`. InputError, before any step, if config or vocabulary are not those of the run
+    resume    go on from the checkpoint in `run`. InputError, before any step, if config or vocabulary are not its own
     report    called with a Progress after each step
     stop_at   stop after this step as if interrupted, for going on later
     say       called with a line for the user when Ctrl-C is pressed
@@ -252,7 +252,8 @@ class _Loop:
         h = self.history
         loss = float(self.system.validation_loss())
         if not math.isfinite(loss):
-            raise FloatingPointError(f"step {h.step}: the validation loss is {loss}; {self._weights_or(self._look_again)}")
+            cause = self._weights_or(self.system.validation_loss)
+            raise FloatingPointError(f"step {h.step}: the validation loss is {loss}; {cause}")
         h.validation.append((h.step, loss))
         if h.best_loss is None or loss < h.best_loss:
             h.best_step, h.best_loss, self.best = h.step, loss, self.system.model.state_dict()
@@ -266,9 +267,6 @@ class _Loop:
             self.system.loss(batch)[0].backward()
         kept = "" if self.run is None else f"; the checkpoint of before is kept in {self.run}"
         return FloatingPointError(f"step {self.history.step + 1}: {what}; {self._weights_or(again)}{kept}")
-
-    def _look_again(self):
-        self.system.validation_loss()
 
     def _weights_or(self, again):
         """Where the first nan or inf came from: the last update, or an op that `again` runs once more under watch."""
@@ -289,7 +287,8 @@ class _Loop:
         self.mean_loss = last if self.mean_loss is None else 0.95 * self.mean_loss + 0.05 * last
         tokens, took = self.speed or (0, math.inf)
         done = max(h.step / c.steps if c.steps else 0.0, self.elapsed() / c.seconds if c.seconds else 0.0)
-        left = min((c.steps - h.step) * took if c.steps else math.inf, c.seconds - self.elapsed() if c.seconds else math.inf)
+        by_steps = (c.steps - h.step) * took if c.steps else math.inf
+        left = min(by_steps, c.seconds - self.elapsed()) if c.seconds else by_steps
         left = None if left == math.inf else max(0.0, left)
         return Progress(h.step, c.steps, self.mean_loss, tokens / took, min(1.0, done), left,
                         h.validation[-1][1] if due else None, due and h.best_step == h.step)
@@ -305,8 +304,9 @@ class _Loop:
         if self.log is not None:
             self.log.flush()
         h = self.history
-        state = {"step": h.step, "epoch": self.epoch, "place": self.place, "batches": len(self.batches), "tokens": h.tokens,
-                 "seconds": self.elapsed(), "random": random.get_state(), "best_step": h.best_step, "best_loss": h.best_loss}
+        state = {"step": h.step, "epoch": self.epoch, "place": self.place, "batches": len(self.batches),
+                 "tokens": h.tokens, "seconds": self.elapsed(), "random": random.get_state(),
+                 "best_step": h.best_step, "best_loss": h.best_loss}
         checkpoint.save(self.run, Checkpoint(self.config.to_json(), self.system.extra(), state,
                                              self.system.model.state_dict(), self.best, self.optimizer.state_dict()))
         self.saved_at = time.perf_counter()
@@ -317,7 +317,8 @@ class _Loop:
             self.log.close()
 
     def _write_config(self):
-        checkpoint.write(self.run / "config.json", json.dumps(self.config.to_json(), indent=1, ensure_ascii=False) + "\n")
+        text = json.dumps(self.config.to_json(), indent=1, ensure_ascii=False)
+        checkpoint.write(self.run / "config.json", text + "\n")
 
     def _open_log(self):
         self.log = open(self.run / "log.jsonl", "a", encoding="utf-8")  # noqa: SIM115  (closed by `close`)
@@ -326,5 +327,6 @@ class _Loop:
         """Drop what the log has beyond the checkpoint's step, and a last line that a kill has cut."""
         lines = read_log(self.run, self.history.step)
         checkpoint.write(self.run / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        self.history.losses = [(line["step"], line["loss"]) for line in lines if "loss" in line]
-        self.history.validation = [(line["step"], line["validation_loss"]) for line in lines if "validation_loss" in line]
+        losses, validation = ([(line["step"], line[key]) for line in lines if key in line]
+                              for key in ("loss", "validation_loss"))
+        self.history.losses, self.history.validation = losses, validation

@@ -1,13 +1,15 @@
 """Writing to the console so that nothing about the console can stop the work.
 
-A terminal that cannot print a character, a pipe whose reader has gone, a closed stdout: the text is changed or lost, the
-command goes on. A full disk behind stdout is an error, because results would be lost without a word.
+A terminal that cannot print a character, a pipe whose reader has gone, a closed stdout: the text is changed or lost,
+the command goes on. A full disk behind stdout is an error, because results would be lost without a word.
 """
 import errno
 import json
 import math
 import os
+import re
 import sys
+from contextlib import suppress
 
 GONE = {errno.EPIPE, errno.EBADF, errno.EINVAL}  # the reader has gone (EINVAL is what Windows says)
 
@@ -31,10 +33,8 @@ def release_streams():
             if stream is not None:
                 stream.flush()
         except (OSError, ValueError):
-            try:
+            with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-            except (OSError, ValueError):
-                pass
 
 
 def out(text=""):
@@ -64,11 +64,12 @@ def columns(rows, indent="", numbers=True):
     """Rows of texts as lines with aligned columns; with `numbers`, those stand at the right of theirs."""
     rows = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows), default=0))]
-    return [(indent + "  ".join(_cell(cell, w, numbers) for cell, w in zip(row, widths, strict=False))).rstrip() for row in rows]
+    lines = ["  ".join(_cell(cell, w, numbers) for cell, w in zip(row, widths, strict=False)) for row in rows]
+    return [(indent + line).rstrip() for line in lines]
 
 
 def _cell(text, width, numbers):
-    number = text.replace(",", "").replace(".", "").replace("-", "").replace("e+", "").replace("%", "").strip().isdigit()
+    number = re.fullmatch(r"[-+]?[\d,.]+(e[-+]\d+)?%?", text)
     return text.rjust(width) if number and numbers else text.ljust(width)
 
 

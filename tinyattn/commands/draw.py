@@ -14,9 +14,11 @@ from .options import trust_option
 
 @click.command("graph")
 @click.argument("name", metavar="NAME|RUN")
-@click.option("-o", "--output", metavar="FILE", help="a .svg, .pdf, .png, .dot or .json file [default: NAME.svg, or RUN/graph.svg]")
+@click.option("-o", "--output", metavar="FILE",
+              help="a .svg, .pdf, .png, .dot or .json file [default: NAME.svg, or RUN/graph.svg]")
 @click.option("--backward", is_flag=True, help="draw the backward pass too")
-@click.option("--depth", type=click.IntRange(0), help="how many boxes deep to look [default: as deep as stays readable]")
+@click.option("--depth", type=click.IntRange(0),
+              help="how many boxes deep to look [default: as deep as stays readable]")
 @click.option("--values", is_flag=True, help="write values beside the nodes")
 @click.option("--sample", type=click.IntRange(0), default=0, show_default=True, help="of an op: which of its samples")
 @trust_option
@@ -38,7 +40,11 @@ def graph_command(name, output, backward, depth, values, sample, attention):
 
 
 def example(kind, name, thing, sample=0, scalar=False):
-    """A small recorded Tensor that shows an op, mechanism, module or system, and names for its leaves; `scalar`: one number."""
+    """A small recorded Tensor that shows an op, mechanism, module or system, and names for its leaves.
+
+    sample   of an op: which of its samples
+    scalar   one number in place of all outputs
+    """
     if kind == "system":
         system = thing.prepare(thing.Options())
         return system.example_graph(), system.model
@@ -72,7 +78,8 @@ def _call(kind, name, thing, sample):
     attributes, inputs = samples[sample]
     tensors = [None if x is None else leaf(x) for x in inputs]
     slots = [f"{thing.input_names[0]}{i}" for i in range(len(inputs))] if thing.variadic else thing.input_names
-    return outputs_of(thing(**attributes)(*tensors)), {n: t for n, t in zip(slots, tensors, strict=False) if t is not None}
+    leaves = {n: t for n, t in zip(slots, tensors, strict=False) if t is not None}
+    return outputs_of(thing(**attributes)(*tensors)), leaves
 
 
 def leaf(array, dtype=np.float32):
@@ -116,8 +123,8 @@ def _first(text):
 def explain_command(name):
     """Say what an op, mechanism, module or system computes, what it takes, and in which file it stands."""
     kind, full, thing = names.find(name)
-    source = thing.module if kind == "attention" else thing
-    text = inspect.getdoc(thing.module if kind == "attention" else inspect.getmodule(thing) if kind == "system" else thing)
+    source = {"attention": lambda: thing.module, "system": lambda: inspect.getmodule(thing)}.get(kind, lambda: thing)()
+    text = inspect.getdoc(source)
     out(f"{kind} {full}")
     out()
     out(text or "")

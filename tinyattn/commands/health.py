@@ -27,15 +27,16 @@ TOLERANCE = 1e-9  # of a mechanism against its slow reference, both in float64
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="seed of the random directions")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="where to compute")
 def check_command(wanted, everything, order, seed, device):
-    """Check rules and fused loops by finite differences in float64; of mechanisms the values too. Exit code 1 if one is wrong.
+    """Check rules and fused loops by finite differences in float64; of mechanisms the values too.
 
-    NAME is an op, mechanism, module or system, or a file of your own: my.py or my.py:name.
+    NAME is an op, mechanism, module or system, or a file of your own: my.py or my.py:name. The exit code is 1 if one is
+    wrong.
     """
     from ..device import require
     from ..gradcheck import table
     require(device)
     if device == "cuda":
-        raise InputError("check: finite differences run on the cpu; the kernels for cards are compared with those by the tests")
+        raise InputError("check: finite differences run on the cpu; the tests compare the kernels for cards with those")
     if everything and wanted:
         raise InputError("check: give names or --all, not both")
     things = [names.find(name) for name in wanted] if wanted else _everything()
@@ -78,25 +79,32 @@ def _check_mechanism(name, variant, order, seed, rng):
     """Gradients on the mechanism's example, and its value against its slow reference."""
     from .. import gradcheck
     if variant.part("example") is None:
-        raise InputError(f"{name}: expected `example(rng)` beside the mechanism, small inputs to check it on; found none")
+        raise InputError(f"{name}: expected `example(rng)` beside the mechanism, inputs to check it on; found none")
     inputs = variant.part("example")(rng)
-    reports = gradcheck.check_function(f"attention {name}", lambda *tensors: variant(**dict(zip(inputs, tensors, strict=True))),
-                                       tuple(inputs.values()), order, seed, names=list(inputs))
+    def call(*tensors):
+        return variant(**dict(zip(inputs, tensors, strict=True)))
+    reports = gradcheck.check_function(f"attention {name}", call, list(inputs.values()), order, seed, names=[*inputs])
     if variant.part("reference") is not None:
-        from .draw import leaf
-        report = gradcheck.Report(f"attention {name} (value against reference)")
-        got = variant(**{k: leaf(x, np.float64) for k, x in inputs.items()}).numpy()
-        want = np.asarray(variant.part("reference")(**inputs))
-        if got.shape != want.shape:
-            report.fail(f"the function gives shape {got.shape}, its reference {want.shape}")
-        else:
-            off = np.abs(got - want)
-            at = tuple(int(i) for i in np.unravel_index(np.argmax(np.nan_to_num(off, nan=np.inf)), off.shape)) if off.size else None
-            if at is not None:
-                element = gradcheck.Element("value, function (analytic) against reference (numeric)", at, got[at], want[at])
-                report.add(element, float(off[at]) / TOLERANCE, not off[at] <= TOLERANCE * max(1.0, abs(want[at])))
-        reports.append(report)
+        reports.append(_against_reference(name, variant, inputs))
     return reports
+
+
+def _against_reference(name, variant, inputs):
+    """The value of a mechanism beside that of its slow reference, both in float64."""
+    from .. import gradcheck
+    from .draw import leaf
+    report = gradcheck.Report(f"attention {name} (value against reference)")
+    got = variant(**{k: leaf(x, np.float64) for k, x in inputs.items()}).numpy()
+    want = np.asarray(variant.part("reference")(**inputs))
+    if got.shape != want.shape:
+        report.fail(f"the function gives shape {got.shape}, its reference {want.shape}")
+    elif got.size:
+        off = np.nan_to_num(np.abs(got - want), nan=np.inf)
+        at = tuple(int(i) for i in np.unravel_index(np.argmax(off), off.shape))
+        what = "value, function (analytic) against reference (numeric)"
+        excess = float(off[at]) / (TOLERANCE * max(1.0, abs(want[at])))
+        report.add(gradcheck.Element(what, at, got[at], want[at]), excess, not excess <= 1)
+    return report
 
 
 def _with_bar(items, title, label):
@@ -140,7 +148,7 @@ def warmup_command(threads):
     if threads is not None:
         device.set_num_threads(threads)
     if device.CACHE is None:
-        note("no cache folder can be written, so the kernels last only as long as this process; TINYATTN_CACHE names another folder")
+        note("no cache folder can be written: the kernels last as long as this process; TINYATTN_CACHE names another")
     begun, before = time.perf_counter(), _cached(device.CACHE)
     tasks = [(name, lambda c=c: _run_op(c)) for name, c in names.ops().items()]
     tasks += [(name, lambda c=c: _run_module(c)) for name, c in names.modules().items()]
@@ -149,8 +157,8 @@ def warmup_command(threads):
         for above in (device.PARALLEL_ABOVE, 0):  # the serial kernels, then the parallel ones
             with _parallel_above(above):
                 task()
-    made = _cached(device.CACHE) - before
-    out(f"{made} kernels compiled in {time.perf_counter() - begun:.1f} s" + (f"; kept in {device.CACHE}" if device.CACHE else ""))
+    made, kept = _cached(device.CACHE) - before, f"; kept in {device.CACHE}" if device.CACHE else ""
+    out(f"{made} kernels compiled in {time.perf_counter() - begun:.1f} s{kept}")
 
 
 def _cached(folder):
@@ -169,7 +177,7 @@ def _parallel_above(nanoseconds):
 
 
 def _run_op(cls):
-    """All samples of an op in float32, forward and backward, as a whole and for one input that needs a gradient at a time."""
+    """All samples of an op in float32, forward and backward."""
     from ..nn import outputs_of
     from .draw import leaf
     for attributes, inputs in cls.samples(np.random.default_rng(0)):
@@ -206,7 +214,8 @@ def _run_optimizers():
 # ---------------------------------------------------------------------------------------------------------------------
 # doctor
 # ---------------------------------------------------------------------------------------------------------------------
-PACKAGES = ("numpy", "numba", "llvmlite", "click", "safetensors", "tqdm", "graphviz", "matplotlib", "graphviz-pure", "numba-cuda", "torch")
+PACKAGES = ("numpy", "numba", "llvmlite", "click", "safetensors", "tqdm", "graphviz", "matplotlib", "graphviz-pure",
+            "numba-cuda", "torch")
 
 
 @click.command("doctor")

@@ -1,4 +1,4 @@
-"""Names of things, as the commands take them: `softmax`, `op:softmax`, `attention:additive`, `system:translate`, `my.py:mine`."""
+"""Names of things, as commands take them: `softmax`, `op:softmax`, `attention:additive`, `my.py:mine`, `translate`."""
 import importlib
 import inspect
 import pkgutil
@@ -31,6 +31,11 @@ def modules():
     return dict(sorted(Module.registry.items()))
 
 
+def all_systems():
+    """{name: class} of the systems."""
+    return {name: systems.find(name) for name in systems.names()}
+
+
 def tasks():
     """{name: first line of its file}: the modules of `tasks/` that load data."""
     folder = Path(__file__).parent.parent / "tasks"
@@ -53,7 +58,7 @@ def find(name):
         from ..attention import find as find_mechanism
         variant = find_mechanism(name)
         return "attention", variant.name, variant
-    tables = {"op": ops, "attention": mechanisms, "system": lambda: {n: systems.find(n) for n in systems.names()}, "module": modules}
+    tables = {"op": ops, "attention": mechanisms, "system": all_systems, "module": modules}
     if prefix in tables and rest:
         known = tables[prefix]()
         if rest not in known:
@@ -62,11 +67,13 @@ def find(name):
     found = []
     for kind, table in tables.items():
         known = table()
-        full = name if name in known else next((n for n in known if kind == "module" and n.rpartition(".")[2] == name), None)
+        full = name if name in known else None
+        if kind == "module" and full is None:  # `GRU` will do for `nn.recurrent.GRU`
+            full = next((n for n in known if n.rpartition(".")[2] == name), None)
         if full is not None:
             found.append((kind, full, known[full]))
     if not found:
-        raise InputError(f"{name}: expected an op, mechanism, system or module of `tinyattn list`, or the folder of a run")
+        raise InputError(f"{name}: expected an op, mechanism, system or module of `tinyattn list`, or a run's folder")
     if len(found) > 1:
         raise InputError(f"{name}: could be {' or '.join(f'{kind}:{full}' for kind, full, _ in found)}; say which")
     return found[0]

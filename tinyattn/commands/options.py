@@ -21,7 +21,7 @@ MECHANISM_FILE = re.compile(r"(.+\.py)(:\w+)?")
 
 
 def system_options(cls):
-    """A flag for each field of the dataclass `cls`: `--hidden 64`, `--cell gru`, `--bidirectional/--no-bidirectional`."""
+    """A flag for each field of the dataclass `cls`: `--hidden 64`, `--cell gru`, `--reverse-source`."""
     return [_option(f, f.metadata.get("help", ""), f.metadata.get("choices")) for f in fields(cls)]
 
 

@@ -10,7 +10,7 @@ def draw_all(folder, label, system, figures, others):
     """Draw what can be drawn into the folder of a run; return the names of the files.
 
     figures    what `system.evaluate` gave
-    others     {label: (folder or None, by_length rows)} of the runs to compare with
+    others     {label: (folder, by_length rows)} of the runs to compare with
     A picture that cannot be drawn here (no matplotlib, say) costs one line on stderr.
     """
     folder, drawn = Path(folder), []
@@ -30,7 +30,7 @@ def draw_all(folder, label, system, figures, others):
 
 def _curve(path, folder, label, others):
     from viz import curves
-    curves({label: read_log(folder), **{k: read_log(where) for k, (where, _) in others.items() if where is not None}}, path)
+    curves({label: read_log(folder), **{k: read_log(where) for k, (where, _) in others.items()}}, path)
     return path
 
 

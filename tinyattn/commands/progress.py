@@ -14,8 +14,8 @@ class Reporter:
         self.title, self.bar, self.last = title, None, -LINE_EVERY
         if on_terminal():
             from tqdm import tqdm
-            self.bar = tqdm(total=1000, desc=title, file=sys.stderr, bar_format="{desc} {percentage:3.0f}%|{bar}| {postfix}",
-                            dynamic_ncols=True, leave=False)
+            self.bar = tqdm(total=1000, desc=title, file=sys.stderr, dynamic_ncols=True, leave=False,
+                            bar_format="{percentage:3.0f}%|{bar}| {desc}")
 
     def __call__(self, p):
         if self.bar is not None:
@@ -31,7 +31,7 @@ class Reporter:
     def _move(self, p):
         if p.validation is not None:
             self.bar.write(f"{self.title}: {self._text(p)}{self._validation(p)}", file=sys.stderr)
-        self.bar.set_postfix_str(self._text(p), refresh=False)
+        self.bar.set_description_str(f"{self.title}: {self._text(p)}", refresh=False)
         self.bar.update(int(1000 * p.done) - self.bar.n)
 
     @staticmethod

@@ -47,8 +47,9 @@ def _command(cls):
             values["attention"] = absolute_mechanism(values["attention"])
         return _Training(cls, values, given(ctx)).run()
 
-    command = click.command(cls.name, help=f"Train {cls.help}.", context_settings={"show_default": False})(data_options(_more(run)))
-    command.params = system_options(cls.Options) + command.params[:3] + setting_options(cls.Training) + command.params[3:]
+    command = click.command(cls.name, help=f"Train {cls.help}.")(data_options(_more(run)))
+    data, more = command.params[:3], command.params[3:]
+    command.params = [*system_options(cls.Options), *data, *setting_options(cls.Training), *more]
     return command
 
 
@@ -58,10 +59,11 @@ def _more(function):
             click.option("--compare", metavar="RUN", multiple=True, help="another run to show in the pictures"),
             click.option("--baseline/--no-baseline", default=False,
                          help="then train the same without attention for the same time, in RUN/baseline, and compare"),
-            click.option("--stop-at", type=click.IntRange(1), help="stop after this step as if interrupted, to be resumed"),
+            click.option("--stop-at", type=click.IntRange(1), help="stop after this step as if interrupted"),
             click.option("--resume", is_flag=True, help="go on with the run in --run, or with the last one in runs/"),
-            click.option("--run", metavar="DIR", help="folder to keep the run in [default: runs/SYSTEM-ATTENTION-TIME]"),
-            click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="where to compute"),
+            click.option("--run", metavar="DIR", help="folder of the run [default: runs/SYSTEM-ATTENTION-TIME]"),
+            click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+                         help="where to compute"),
             click.option("--threads", type=click.IntRange(1), help="threads for large kernels [default: all]")):
         function = option(function)
     return function
@@ -80,7 +82,7 @@ class _Training:
             raise InputError("--baseline: compares with the same model without attention, but this one has none")
 
     def run(self):
-        compared = {_label_of(read_metrics(folder), folder): folder for folder in self.values["compare"]}  # early: they may fail
+        compared = {_label_of(read_metrics(other), other): other for other in self.values["compare"]}  # early: may fail
         folder, system, config = self._resumed() if self.values["resume"] else self._fresh()
         for line in system.notes:
             note(line)
@@ -118,7 +120,7 @@ class _Training:
         return folder, self._placed(system), config
 
     def _resumed(self):
-        """The run as it was saved. What stands on the command line must agree with it, and is compared before anything."""
+        """The run as it was saved. What stands on the command line must agree with it, and is compared first."""
         from .. import checkpoint
         from ..config import Config, check_same
         v, folder = self.values, Path(self.values["run"]) if self.values["run"] else _last_run(self.cls.name)
@@ -128,14 +130,14 @@ class _Training:
             changes["data"] = tuple(map(os.path.abspath, v["data"]))
         if "links" in changes:
             changes["links"] = os.path.abspath(v["links"])
-        names = {f.name for f in fields(self.cls.Options)} & self.given
-        new = replace(old, system=self.cls.name, options={**old.options, **{name: v[name] for name in names}}, **changes).checked()
+        options = {f.name: v[f.name] for f in fields(self.cls.Options) if f.name in self.given}
+        new = replace(old, system=self.cls.name, options={**old.options, **options}, **changes).checked()
         check_same(old, new, folder)
         self._check_baseline(new.options)
         new = new.with_digests()
         check_same(old, new, folder)
         if (new.steps, new.seconds) != (old.steps, old.seconds) and new.schedule in ("cosine", "halving"):
-            note(f"the schedule {new.schedule!r} spans the whole training, so the learning rate now follows the new length")
+            note(f"the schedule {new.schedule!r} spans all of training: the learning rate follows the new length now")
         mechanism = v["attention"] if "attention" in self.given and ".py" in v["attention"] else None
         system, _ = checkpoint.restore(folder, mechanism)
         system.attach(new.data, new.links, new.links_order, new.seed)
@@ -157,7 +159,7 @@ class _Training:
             report.close()
 
     def _baseline(self, config, folder, seconds):
-        """The same model without attention, trained for the same time (as many steps as fit): (system, History, Config)."""
+        """The same without attention, trained for the same time, as many steps as fit: (system, History, Config)."""
         from .. import checkpoint
         from ..checkpoint import FILE
         from ..config import Config
@@ -168,31 +170,33 @@ class _Training:
             system, _ = checkpoint.restore(folder)
             system.attach(config.data, config.links, config.links_order, config.seed)
         else:
-            config = replace(config, options={**config.options, "attention": "none"}, steps=None, seconds=max(seconds, 1.0))
-            system = cls.prepare(cls.Options(**config.options), config.data, config.links, config.links_order, config.seed)
+            options = {**config.options, "attention": "none"}
+            config = replace(config, options=options, steps=None, seconds=max(seconds, 1.0))
+            system = cls.prepare(cls.Options(**options), config.data, config.links, config.links_order, config.seed)
         note(f"baseline: {system.describe()}; {config.seconds:.0f} seconds")
         return system, self._train(self._placed(system), config, folder, resume, "baseline"), config
 
     def _goes_on(self, history, folder):
         more = " --baseline" if self.values["baseline"] else ""
-        note(f"stopped at step {history.step:,}, all saved; to go on: tinyattn train {self.cls.name} --run {folder} --resume{more}")
+        note(f"stopped at step {history.step:,}, all saved; to go on: "
+             f"tinyattn train {self.cls.name} --run {folder} --resume{more}")
         return 130 if history.stopped == "interrupted" else 0
 
     # -- the end -----------------------------------------------------------------------------------------------------
     def _show(self, folder, system, metrics, compared):
         from .pictures import draw_all
-        others = {}
-        if (folder / "baseline" / "metrics.json").is_file():
-            compared = {"baseline: " + _label_of(read_metrics(folder / "baseline"), folder): folder / "baseline", **compared}
-        for label, where in compared.items():
-            others[label] = (where, read_metrics(where)["test"].get("by_length"))
+        twin = folder / "baseline"
+        if (twin / "metrics.json").is_file():
+            compared = {"baseline: " + _label_of(read_metrics(twin), folder): twin, **compared}
+        others = {label: (where, read_metrics(where)["test"].get("by_length")) for label, where in compared.items()}
         drawn = draw_all(folder, _label_of(metrics, folder), system, metrics["test"], others)
         if self.values["as_json"]:
             out_json({"run": str(folder), **metrics, "pictures": drawn,
                       "compared": {label: read_metrics(where)["test"] for label, (where, _) in others.items()}})
             return
         out(f"run       {folder}")
-        out(f"training  {metrics['steps']:,} steps in {metrics['seconds']:.1f} s, best at step {metrics['best_step']:,} "
+        best = f"best at step {metrics['best_step']:,}"
+        out(f"training  {metrics['steps']:,} steps in {metrics['seconds']:.1f} s, {best} "
             f"(validation loss {metrics['validation_loss']:.4f})")
         show_figures("test", metrics["test"], {label: rows for label, (_, rows) in others.items()})
         if drawn:
@@ -201,7 +205,8 @@ class _Training:
 
 def show_figures(title, figures, others=()):
     """The figures of `evaluate` as a few lines, beside those of other runs: {label: by_length rows}."""
-    named = [f"{name.upper()} {figures[name]:.{digits}f}" for name, digits in (("bleu", 2), ("aer", 4)) if figures.get(name) is not None]
+    named = [f"{name.upper()} {figures[name]:.{digits}f}" for name, digits in (("bleu", 2), ("aer", 4))
+             if figures.get(name) is not None]
     named.append(f"loss {figures['loss']:.4f}")
     out(f"{title:8}  {figures['sentences']:,} sentences: {', '.join(named)}")
     if figures.get("by_length"):
@@ -216,8 +221,9 @@ def show_figures(title, figures, others=()):
 def _write_metrics(folder, system, config, history):
     """Measure on the test sentences, and keep the figures in metrics.json."""
     from .. import checkpoint
-    metrics = {"system": config.system, "options": config.options, "steps": history.step, "seconds": round(history.seconds, 2),
-               "best_step": history.best_step, "validation_loss": history.best_loss, "test": system.evaluate("test")}
+    metrics = {"system": config.system, "options": config.options, "steps": history.step,
+               "seconds": round(history.seconds, 2), "best_step": history.best_step,
+               "validation_loss": history.best_loss, "test": system.evaluate("test")}
     checkpoint.write(Path(folder) / "metrics.json", json.dumps(metrics, indent=1) + "\n")
     return metrics
 
@@ -231,7 +237,7 @@ def read_metrics(folder):
         raise InputError(f"{folder}: expected the folder of a finished run, found no metrics.json in it") from None
     except (ValueError, RecursionError):
         raise InputError(f"{path}: expected JSON as tinyattn writes it") from None
-    if not isinstance(metrics, dict) or not isinstance(metrics.get("test"), dict) or not isinstance(metrics.get("options"), dict):
+    if not isinstance(metrics, dict) or not all(isinstance(metrics.get(key), dict) for key in ("test", "options")):
         raise InputError(f"{path}: expected the figures of a run, found something else")
     return metrics
 
@@ -247,8 +253,9 @@ def _short(attention):
 
 
 def _new_name(system, attention):
-    name = "-".join(filter(None, [system, re.sub(r"\W+", "-", _short(attention or "")), time.strftime("%Y%m%d-%H%M%S")]))
-    return next(p for p in (RUNS / (name + suffix) for suffix in ["", *(f"-{i}" for i in range(2, 100))]) if not p.exists())
+    parts = [system, re.sub(r"\W+", "-", _short(attention or "")), time.strftime("%Y%m%d-%H%M%S")]
+    name = "-".join(filter(None, parts))
+    return next(p for p in (RUNS / f"{name}{end}" for end in ["", *range(-2, -100, -1)]) if not p.exists())
 
 
 def _last_run(system):
@@ -262,6 +269,6 @@ def _last_run(system):
 def _kernel_notice():
     from ..device import CACHE, JIT
     if JIT and (CACHE is None or not any(CACHE.rglob("*.nbi"))):
-        note("compiling kernels, which takes about a minute" + ("" if CACHE else "; they cannot be kept: no cache folder can be written")
-             + (" and happens once on a machine" if CACHE else ""))
+        note("compiling kernels, which takes about a minute" + (" and happens once on a machine" if CACHE else
+             " each time: no folder can be written to keep them in"))
 

@@ -88,7 +88,8 @@ def lines_of_stdin():
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(f"stdin, line {number}: expected UTF-8 text, found the byte 0x{line[error.start]:02x}") from None
+            raise InputError(f"stdin, line {number}: expected UTF-8 text, found the byte "
+                             f"0x{line[error.start]:02x}") from None
         yield text.rstrip("\r\n")
 
 
@@ -96,7 +97,8 @@ def lines_of_stdin():
 @run_argument
 @click.argument("text", nargs=-1)
 @click.option("-o", "--output", metavar="FILE", help="a .svg, .pdf or .png file [default: RUN/heatmap.svg]")
-@click.option("-n", "number", type=click.IntRange(1, 16), default=4, show_default=True, help="without TEXT: so many test sentences")
+@click.option("-n", "number", type=click.IntRange(1, 16), default=4, show_default=True,
+              help="without TEXT: so many test sentences")
 @beam_option
 @trust_option
 def heatmap_command(run, text, output, number, beam, attention):

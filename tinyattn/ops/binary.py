@@ -194,6 +194,10 @@ def _share(side, out, x, y):
 @kernel
 def _add(x, y, out, plan):
     rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
+    if n < 0 and xi == yi:  # one shape
+        for i in range(len(out)):
+            out[i] = x[i] + y[i]
+        return
     n = len(out) if n < 0 else n
     for r in range(rows):
         a, b = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3])
@@ -214,6 +218,10 @@ def _add(x, y, out, plan):
 @kernel
 def _sub(x, y, out, plan):
     rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
+    if n < 0 and xi == yi:  # one shape
+        for i in range(len(out)):
+            out[i] = x[i] - y[i]
+        return
     n = len(out) if n < 0 else n
     for r in range(rows):
         a, b = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3])
@@ -234,6 +242,10 @@ def _sub(x, y, out, plan):
 @kernel
 def _mul(x, y, out, plan):
     rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
+    if n < 0 and xi == yi:  # one shape
+        for i in range(len(out)):
+            out[i] = x[i] * y[i]
+        return
     n = len(out) if n < 0 else n
     for r in range(rows):
         a, b = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3])
@@ -254,6 +266,10 @@ def _mul(x, y, out, plan):
 @kernel
 def _div(x, y, out, plan):
     rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]
+    if n < 0 and xi == yi:  # one shape
+        for i in range(len(out)):
+            out[i] = x[i] / y[i]
+        return
     n = len(out) if n < 0 else n
     for r in range(rows):
         a, b = offset(r, plan[1], plan[2]), offset(r, plan[1], plan[3])

@@ -85,7 +85,8 @@ class Affine(Op):
 
     def cpu(self, x, w, b):
         if x.dtype != w.dtype or (b is not None and b.dtype != w.dtype):
-            raise TypeError(f"{self.name}: expected x, w and b of one type, got {x.dtype}, {w.dtype} and {None if b is None else b.dtype}")
+            raise TypeError(f"{self.name}: expected x, w and b of one type, got {x.dtype}, {w.dtype} and "
+                            f"{None if b is None else b.dtype}")
         if w.ndim != 2 or x.ndim < 1 or x.shape[-1] != w.shape[1] or (b is not None and b.shape != w.shape[:1]):
             raise ShapeError(f"{self.name}: expected x (..., K), w (N, K) and b (N,), got {x.shape}, {w.shape} and "
                              f"{None if b is None else b.shape}")

@@ -100,7 +100,8 @@ def cost(b, t, d, gates):
 
 def recurrent_samples(rng, gates, state=1):
     """One step, one sequence, one unit, no sequence, no step, padding, a non-contiguous input."""
-    for b, t, d, lengths in [(2, 3, 2, [3, 1]), (1, 1, 1, [1]), (3, 2, 3, None), (2, 3, 1, [0, 2]), (0, 2, 2, None), (2, 0, 2, None)]:
+    sizes = [(2, 3, 2, [3, 1]), (1, 1, 1, [1]), (3, 2, 3, None), (2, 3, 1, [0, 2]), (0, 2, 2, None), (2, 0, 2, None)]
+    for b, t, d, lengths in sizes:
         states = [rng.normal(size=(b, d)) for _ in range(state)]
         x = rng.normal(size=(t, b, gates * d)).swapaxes(0, 1)
         yield (x, *states, 0.5 * rng.normal(size=(gates * d, d)), rng.normal(size=gates * d),
