@@ -15,7 +15,7 @@ setup(
     license="MIT",
     packages=find_packages(include=["tinyattn", "tinyattn.*", "viz", "viz.*"]),
     python_requires=">=3.11",
-    install_requires=["numpy>=2.0", "numba>=0.61", "click>=8.1", "graphviz>=0.20", "safetensors>=0.4.3", "tqdm>=4.60"],
+    install_requires=["numpy>=2.0", "numba>=0.61", "click>=8.2", "graphviz>=0.20", "safetensors>=0.4.3", "tqdm>=4.60"],
     extras_require={
         "plot": ["matplotlib>=3.8", "graphviz-pure>=0.2.2"],
         "cuda": ["nvidia-nvvm==13.0.*", "nvidia-cuda-runtime==13.0.*"],

@@ -62,7 +62,7 @@ def fresh_process(folder, stop_at, hash_seed):
 
 @pytest.mark.parametrize("stop_at", [5, 7])
 def test_ten_steps_equal_some_a_fresh_process_and_the_rest_bit_for_bit(tmp_path, stop_at):
-    """With dropout, clipping, warm-up, a schedule over all steps, validations at 3, 6, 9, 10 and an epoch's end at 6."""
+    """Dropout, clipping, warm-up, a schedule over all steps, validations at 3, 6, 9, 10, the end of an epoch at 6."""
     whole = Tiny()
     history = train(whole, Config.of(whole), tmp_path / "whole")
     assert (history.step, history.stopped, [s for s, _ in history.validation]) == (10, "steps", [3, 6, 9, 10])

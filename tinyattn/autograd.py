@@ -62,6 +62,7 @@ def walk(roots, seeds, create_graph=False, targets=None, free_graph=False):
         _send(root, seed, inner, leaves, create_graph)
     ready = [op for op in {r.op: None for r in roots if r.op is not None} if uses.get(op) == 0]
     before, state.recording = state.recording, create_graph
+    quiet = np.seterr(all="ignore")  # inf and nan are results here, as in the kernels
     try:
         while ready:
             op = ready.pop()
@@ -83,6 +84,7 @@ def walk(roots, seeds, create_graph=False, targets=None, free_graph=False):
                 op.inputs = op.outs = op.saved = None
     finally:
         state.recording = before
+        np.seterr(**quiet)
     return leaves
 
 
@@ -243,12 +245,10 @@ def _send(t, gradient, inner, leaves, create_graph, op=None, fresh=False):
     elif type(gradient) is not ndarray:  # on a card
         wrap = t._wrap
         slot.total = (wrap(slot.total, None, 0, False) + wrap(gradient, None, 0, False)).array
-    else:
-        with np.errstate(all="ignore"):
-            if slot.owned:
-                np.add(slot.total, gradient, out=slot.total)
-            else:  # NumPy turns a sum of 0-d arrays into a scalar
-                slot.total, slot.owned = np.asarray(slot.total + gradient), True
+    elif slot.owned:
+        np.add(slot.total, gradient, out=slot.total)
+    else:  # NumPy turns a sum of 0-d arrays into a scalar
+        slot.total, slot.owned = np.asarray(slot.total + gradient), True
 
 
 def _summed(t, gradient, create_graph, op):

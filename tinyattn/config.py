@@ -46,11 +46,16 @@ class Config:
 
     @classmethod
     def of(cls, system, **changes):
-        """The settings that the system proposes, with `changes`."""
+        """The settings that a system proposes, with `changes`."""
+        return cls.proposed(type(system), system.options, **changes)
+
+    @classmethod
+    def proposed(cls, system, options, **changes):
+        """The same before there is a system: from its class and the options it will have."""
         own = asdict(system.Training())
         if "optimizer" in changes and changes["optimizer"] != own["optimizer"]:
             own["learning_rate"] = RATES.get(changes["optimizer"], own["learning_rate"])
-        return cls(**{"system": system.name, "options": asdict(system.options), **own, **changes}).checked()
+        return cls(**{"system": system.name, "options": asdict(options), **own, **changes}).checked()
 
     def checked(self):
         """Itself, or InputError for a value that cannot be."""

@@ -110,14 +110,11 @@ class _Training:
         new_folder(folder, make=False)
         order = v["links_order"] or "source-target"
         options = cls.Options(**{f.name: v[f.name] for f in fields(cls.Options)})
-        seed = v["seed"]
-        if seed < 0:
-            raise InputError(f"seed: expected a whole number of at least 0, got {seed}")
         settings = {f.name: v[f.name] for f in fields(cls.Training) if f.name in self.given}
-        system = cls.prepare(options, v["data"], v["links"], order, seed)
-        config = Config.of(system, data=tuple(map(os.path.abspath, v["data"])), links_order=order,
-                           links=v["links"] and os.path.abspath(v["links"]), **settings).with_digests()
-        return folder, self._placed(system), config
+        config = Config.proposed(cls, options, data=tuple(map(os.path.abspath, v["data"])), links_order=order,
+                                 links=v["links"] and os.path.abspath(v["links"]), **settings)
+        system = cls.prepare(options, v["data"], v["links"], order, config.seed)
+        return folder, self._placed(system), config.with_digests()
 
     def _resumed(self):
         """The run as it was saved. What stands on the command line must agree with it, and is compared first."""

@@ -178,8 +178,10 @@ class Norm(Reduction):
 
 
 class Prod(Reduction):
-    """The product over the axes; 1 where there is nothing to multiply. Right at zeros: each element's gradient is
-    the product of the others."""
+    """The product over the axes; 1 of nothing.
+
+    Right at zeros too: each element's gradient is the product of the others.
+    """
     tex = r"\prod {x}"
 
     def cpu(self, x):
