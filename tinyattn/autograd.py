@@ -62,7 +62,6 @@ def walk(roots, seeds, create_graph=False, targets=None, free_graph=False):
         _send(root, seed, inner, leaves, create_graph)
     ready = [op for op in {r.op: None for r in roots if r.op is not None} if uses.get(op) == 0]
     before, state.recording = state.recording, create_graph
-    quiet = np.seterr(all="ignore")  # inf and nan are results here, as in the kernels
     try:
         while ready:
             op = ready.pop()
@@ -84,7 +83,6 @@ def walk(roots, seeds, create_graph=False, targets=None, free_graph=False):
                 op.inputs = op.outs = op.saved = None
     finally:
         state.recording = before
-        np.seterr(**quiet)
     return leaves
 
 
@@ -245,10 +243,17 @@ def _send(t, gradient, inner, leaves, create_graph, op=None, fresh=False):
     elif type(gradient) is not ndarray:  # on a card
         wrap = t._wrap
         slot.total = (wrap(slot.total, None, 0, False) + wrap(gradient, None, 0, False)).array
-    elif slot.owned:
-        np.add(slot.total, gradient, out=slot.total)
-    else:  # NumPy turns a sum of 0-d arrays into a scalar
-        slot.total, slot.owned = np.asarray(slot.total + gradient), True
+    else:
+        if not (slot.owned and slot.total.flags.c_contiguous):
+            slot.total, slot.owned = np.array(slot.total, order="C"), True
+        _add_to(slot.total.ravel(), gradient.ravel())
+
+
+@device.kernel
+def _add_to(total, part):
+    """total[i] += part[i]"""
+    for i in range(len(total)):
+        total[i] += part[i]
 
 
 def _summed(t, gradient, create_graph, op):
