@@ -9,7 +9,18 @@ import pytest
 
 from tinyattn import functional as F
 from tinyattn.autograd import (
-    Op, capture, detect_anomaly, enable_grad, fused, grad, is_grad_enabled, no_grad, scope, state, tap)
+    Op,
+    capture,
+    detect_anomaly,
+    enable_grad,
+    fused,
+    grad,
+    is_grad_enabled,
+    no_grad,
+    scope,
+    state,
+    tap,
+)
 from tinyattn.ops.additive import AdditiveScores
 from tinyattn.ops.gru import GRUScan
 from tinyattn.ops.index import Embedding
@@ -128,7 +139,8 @@ def test_only_leaves_get_grad():
 
 
 @pytest.mark.parametrize("again", [lambda y: y.backward(), lambda y: (y * 2).sum().backward(), lambda y: Program.of(y),
-                                   lambda y: grad(y * 2, y), lambda y: grad(y, y)], ids="backward above program grad self".split())
+                                   lambda y: grad(y * 2, y), lambda y: grad(y, y)],
+                                   ids=["backward", "above", "program", "grad", "self"])
 def test_a_freed_graph_says_so(again):
     x = leaf(2.0, "w")
     with scope("encoder"):
@@ -185,7 +197,8 @@ def test_ties_share():
 # ---------------------------------------------------------------------------------------------------------------------
 # 7, 8: shapes, memory
 # ---------------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("a", "b"), [((2, 3), (3,)), ((2, 3), (2, 1)), ((2, 1, 3), (4, 1)), ((), (2, 2)), ((1,), (1, 1)),
+@pytest.mark.parametrize(("a", "b"),
+                         [((2, 3), (3,)), ((2, 3), (2, 1)), ((2, 1, 3), (4, 1)), ((), (2, 2)), ((1,), (1, 1)),
                                       ((0, 3), (3,)), ((0, 1), (1, 4)), ((1, 1), ()), ((3,), (1, 1, 3))])
 def test_a_gradient_has_the_shape_and_type_of_its_tensor(a, b):
     for dtype in (np.float32, np.float64):
@@ -210,7 +223,9 @@ def test_gradients_share_no_memory():
     x = leaf([1.0, 2.0])
     y = x * 2
     one, two, three = grad((y * y).sum(), [y, y, x])
-    assert not np.shares_memory(one.array, two.array) and one.tolist() == two.tolist() == [4, 8] and three.tolist() == [8, 16]
+    assert not np.shares_memory(one.array, two.array)
+    assert one.tolist() == two.tolist() == [4, 8]
+    assert three.tolist() == [8, 16]
     one, two = grad(x.sum(), [x, x])
     assert not np.shares_memory(one.array, two.array)
 
@@ -297,7 +312,8 @@ def test_a_carried_state():
 # ---------------------------------------------------------------------------------------------------------------------
 # 10, 11: at zero, and the branch not taken
 # ---------------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(("x", "expected"), [([0, 2, 3], [6, 0, 0]), ([0, 2, 0], [0, 0, 0]), ([1, 2, 3], [6, 3, 2]), ([0], [1]),
+@pytest.mark.parametrize(("x", "expected"),
+                         [([0, 2, 3], [6, 0, 0]), ([0, 2, 0], [0, 0, 0]), ([1, 2, 3], [6, 3, 2]), ([0], [1]),
                                              ([], []), ([0, 0, 0], [0, 0, 0]), ([-1, 0, 2], [0, -2, 0])])
 def test_product_at_zero(x, expected):
     for create_graph in (False, True):
@@ -320,7 +336,8 @@ def test_norm_at_zero():
 
 
 @pytest.mark.parametrize(("base", "exponent", "slopes"), [
-    (0.0, 3, [0, 0, 6, 0]), (0.0, 2, [0, 2, 0, 0]), (0.0, 1, [1, 0, 0, 0]), (0.0, 0, [0, 0, 0, 0]), (2.0, 0, [0, 0, 0, 0]),
+    (0.0, 3, [0, 0, 6, 0]), (0.0, 2, [0, 2, 0, 0]), (0.0, 1, [1, 0, 0, 0]), (0.0, 0, [0, 0, 0, 0]),
+    (2.0, 0, [0, 0, 0, 0]),
     (-2.0, 3, [12, -12, 6, 0]), (-2.0, 2, [-4, 2, 0, 0]), (4.0, 0.5, [0.25, -1 / 32, 3 / 256, -15 / 2048])])
 @pytest.mark.parametrize("general", [False, True])
 def test_powers(base, exponent, slopes, general):
@@ -357,8 +374,8 @@ def test_the_branch_not_taken():
 
 def test_anomaly_mode_names_the_first_op():
     with detect_anomaly():
-        with pytest.raises(FloatingPointError, match=r"log\(\) is the first to give nan \(at index \(1,\).*in encoder"), \
-                scope("encoder"):
+        first = r"log\(\) is the first to give nan \(at index \(1,\).*in encoder"
+        with pytest.raises(FloatingPointError, match=first), scope("encoder"):
             (leaf([1.0, -1.0]).log() * 2).exp()
         with pytest.raises(FloatingPointError, match="gradient|div|sqrt"):
             leaf([0.0, 1.0]).sqrt().sum().backward()
@@ -541,7 +558,11 @@ def test_switches_survive_exceptions():
     x = leaf([1.0])
     with pytest.raises(KeyError):
         grad(Bad()(x).sum(), x, create_graph=True)
-    assert is_grad_enabled() and state.fused == "auto" and not state.anomaly and state.scope == "" and not state.captures
+    assert is_grad_enabled()
+    assert state.fused == "auto"
+    assert not state.anomaly
+    assert state.scope == ""
+    assert not state.captures
 
 
 def test_nested_switches():
@@ -646,7 +667,8 @@ def test_capture_and_scope():
         with capture() as inner:
             tap("weights", leaf([1.0]) * 2)
         tap("weights", lambda: leaf([2.0]) * 2)
-    assert [t.tolist() for t in seen["weights"]] == [[2], [4]] == [t.tolist() for t in seen["decoder/attention/weights"]]
+    assert [t.tolist() for t in seen["weights"]] == [[2], [4]] == [t.tolist()
+                                                                   for t in seen["decoder/attention/weights"]]
     assert len(inner["weights"]) == 1 and "weights" in seen and "nothing" not in seen
     assert not any(t.requires_grad for t in seen["weights"])
     with pytest.raises(KeyError, match="nothing was tapped as 'scores'; tapped:.*decoder/attention/weights"):

@@ -31,7 +31,8 @@ def equal(t, expected, rtol=1e-12):
 # ---------------------------------------------------------------------------------------------------------------------
 SHAPES = [(), (1,), (3,), (2, 3), (1, 1), (0,), (2, 0, 3), (2, 3, 4)]
 ELEMENTWISE = {
-    "exp": np.exp, "log": lambda x: np.log(x), "sqrt": lambda x: np.sqrt(x), "abs": np.abs, "sign": np.sign, "tanh": np.tanh,
+    "exp": np.exp, "log": lambda x: np.log(x), "sqrt": lambda x: np.sqrt(x), "abs": np.abs, "sign": np.sign,
+    "tanh": np.tanh,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "relu": lambda x: np.maximum(x, 0), "sin": np.sin, "cos": np.cos,
     "softplus": lambda x: np.logaddexp(0, x), "erf": np.vectorize(math.erf, otypes=[float]),
     "gelu": lambda x: 0.5 * x * (1 + np.vectorize(math.erf, otypes=[float])(x / math.sqrt(2)))}
@@ -54,7 +55,8 @@ def test_functions_of_an_element(name, rng):
 BINARY = {"+": lambda x, y: x + y, "-": lambda x, y: x - y, "*": lambda x, y: x * y, "/": lambda x, y: x / y,
           "==": lambda x, y: x == y, "!=": lambda x, y: x != y, "<": lambda x, y: x < y, "<=": lambda x, y: x <= y,
           ">": lambda x, y: x > y, ">=": lambda x, y: x >= y}
-PAIRS = [((2, 3), (2, 3)), ((2, 3), (3,)), ((3,), (2, 1)), ((2, 1, 3), (4, 1)), ((), (2, 2)), ((3,), ()), ((1,), (1, 1)), ((), ()),
+PAIRS = [((2, 3), (2, 3)), ((2, 3), (3,)), ((3,), (2, 1)), ((2, 1, 3), (4, 1)), ((), (2, 2)), ((3,), ()),
+         ((1,), (1, 1)), ((), ()),
          ((0, 3), (3,)), ((0, 1), (1, 4)), ((5, 1, 0), (2, 1)), ((2, 1, 3, 1), (1, 4, 1, 5))]
 
 
@@ -65,7 +67,8 @@ def test_arithmetic_and_comparison(name, rng):
         x, y = np.asarray(rng.normal(size=a)), np.asarray(rng.normal(size=b))
         for left, right in [(Tensor(x), Tensor(y)), (x, Tensor(y)), (Tensor(x), y)]:
             equal(function(left, right), function(x, y))
-    assert function(Tensor([1.0, 2.0]), [2.0, 2.0]).tolist() == function(np.array([1.0, 2.0]), np.array([2.0, 2.0])).tolist()
+    one, two = [1.0, 2.0], [2.0, 2.0]
+    assert function(Tensor(one), two).tolist() == function(np.array(one), np.array(two)).tolist()
     with pytest.raises(ShapeError, match=r"\(2, 3\) and \(2,\) do not broadcast"):
         function(Tensor(np.ones((2, 3))), Tensor(np.ones(2)))
 
@@ -79,7 +82,9 @@ def test_maximum_minimum_power_where(rng):
         equal(F.where(x > 0, Tensor(x), y), np.where(x > 0, x, y))
         equal(Tensor(y).where(Tensor(x) > 0, 5), np.where(x > 0, y, 5.0))
     nan = Tensor([np.nan, 1.0, np.nan])
-    assert np.isnan(F.maximum(nan, [0.0, np.nan, np.nan]).numpy()).all() and np.isnan(nan.max().item()) and np.isnan(nan.min().item())
+    assert np.isnan(F.maximum(nan, [0.0, np.nan, np.nan]).numpy()).all()
+    assert np.isnan(nan.max().item())
+    assert np.isnan(nan.min().item())
     assert (Tensor([1.0, 0.0, -1.0]) / 0).numpy().tolist()[::2] == [math.inf, -math.inf]
 
 
@@ -92,7 +97,8 @@ REDUCTIONS = {"sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "pro
 def test_reductions(name, rng):
     for shape in [(), (1,), (4,), (2, 3), (2, 3, 4), (1, 5, 1), (3, 1, 2, 2)]:
         x = np.asarray(rng.normal(size=shape))
-        axes = [None, *range(-len(shape), len(shape)), *([(0, -1)] if len(shape) > 1 else []), *([(0, 2)] if len(shape) > 2 else [])]
+        axes = [None, *range(-len(shape), len(shape)), *([(0, -1)] if len(shape) > 1 else []),
+                *([(0, 2)] if len(shape) > 2 else [])]
         for axis in axes:
             for keepdims in (False, True):
                 expected = REDUCTIONS[name](x, axis=axis, keepdims=keepdims)
@@ -108,7 +114,8 @@ def test_reductions(name, rng):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             got = getattr(x, name)(1).numpy()
-        np.testing.assert_array_equal(got, np.full((2, 3), {"sum": 0, "prod": 1, "norm": 0, "mean": np.nan, "logsumexp": -np.inf}[name]))
+        of_nothing = {"sum": 0, "prod": 1, "norm": 0, "mean": np.nan, "logsumexp": -np.inf}[name]
+        np.testing.assert_array_equal(got, np.full((2, 3), of_nothing))
     for bad in (5, (0, 0), "x"):
         with pytest.raises((IndexError, ShapeError, ValueError, TypeError)):
             getattr(x, name)(bad)
@@ -131,7 +138,9 @@ def test_places_and_running_sum(rng):
 
 def test_whole_numbers_stay_exact():
     big = Tensor([2**53, 1, 2**53])
-    assert big.sum().item() == 2**54 + 1 and big.sum(0, keepdims=True).tolist() == [2**54 + 1] and big.max().item() == 2**53
+    assert big.sum().item() == 2**54 + 1
+    assert big.sum(0, keepdims=True).tolist() == [2**54 + 1]
+    assert big.max().item() == 2**53
     assert Tensor([[2**60, 3]]).prod(0).tolist() == [2**60, 3] and big.cumsum()[1].item() == 2**53 + 1
     assert (Tensor([3, -2]) ** 3).tolist() == [27, -8] and (2 ** Tensor([0, 5])).tolist() == [1, 32]
     for call in (lambda: Tensor([2]) ** -1, lambda: Tensor([2, 3]) ** Tensor([1, -2])):
@@ -140,9 +149,13 @@ def test_whole_numbers_stay_exact():
     assert Tensor([True, True]).sum().item() == 2 and (-Tensor([True, False])).tolist() == [-1, 0]
 
 
-@pytest.mark.parametrize(("a", "b"), [((3,), (3,)), ((3,), (3, 2)), ((2, 3), (3,)), ((4, 2, 3), (3,)), ((3,), (4, 3, 2)), ((1, 1), (1, 1)),
-                                      ((4, 2, 3), (4, 3, 5)), ((4, 1, 2, 3), (5, 3, 2)), ((0, 3), (3, 2)), ((2, 0), (0, 3)),
-                                      ((0, 2, 3), (3, 4)), ((1, 2, 3), (0, 3, 4)), ((2, 3), (4, 3, 2)), ((6, 5, 1, 3), (6, 1, 3, 2))])
+@pytest.mark.parametrize(("a", "b"),
+                         [((3,), (3,)), ((3,), (3, 2)), ((2, 3), (3,)), ((4, 2, 3), (3,)), ((3,), (4, 3, 2)),
+                          ((1, 1), (1, 1)),
+                                      ((4, 2, 3), (4, 3, 5)), ((4, 1, 2, 3), (5, 3, 2)), ((0, 3), (3, 2)),
+                                      ((2, 0), (0, 3)),
+                                      ((0, 2, 3), (3, 4)), ((1, 2, 3), (0, 3, 4)), ((2, 3), (4, 3, 2)),
+                                      ((6, 5, 1, 3), (6, 1, 3, 2))])
 def test_matmul(a, b, rng):
     x, y = rng.normal(size=a), rng.normal(size=b)
     tx, ty = leaf(x), leaf(y)
@@ -167,8 +180,10 @@ def test_matmul_errors():
 
 @pytest.mark.parametrize(("equation", "shapes"), [
     ("ij,jk", [(2, 3), (3, 4)]), ("ii->i", [(3, 3)]), ("ii", [(3, 3)]), ("ij->ji", [(2, 3)]), ("i,j->ij", [(2,), (3,)]),
-    ("bij,bkj->bik", [(2, 3, 4), (2, 5, 4)]), ("i,i,i->", [(3,), (3,), (3,)]), ("abc,cd,de->abe", [(2, 3, 4), (4, 5), (5, 6)]),
-    ("ij,k->i", [(2, 3), (4,)]), ("iij,jk->ik", [(3, 3, 2), (2, 4)]), ("ijk->", [(2, 0, 3)]), ("ij,jk->ik", [(2, 0), (0, 3)]),
+    ("bij,bkj->bik", [(2, 3, 4), (2, 5, 4)]), ("i,i,i->", [(3,), (3,), (3,)]),
+    ("abc,cd,de->abe", [(2, 3, 4), (4, 5), (5, 6)]),
+    ("ij,k->i", [(2, 3), (4,)]), ("iij,jk->ik", [(3, 3, 2), (2, 4)]), ("ijk->", [(2, 0, 3)]),
+    ("ij,jk->ik", [(2, 0), (0, 3)]),
     (",i->i", [(), (3,)]), ("ba,bd", [(2, 3), (2, 4)]), ("bthd,bshd->bhts", [(2, 3, 4, 5), (2, 6, 4, 5)])])
 def test_einsum(equation, shapes, rng):
     arrays = [np.asarray(rng.normal(size=s)) for s in shapes]
@@ -194,7 +209,8 @@ def test_einsum_errors(equation):
 
 def test_conv1d_and_solve(rng):
     torch = pytest.importorskip("torch")
-    for t, k, options in [(7, 3, {}), (7, 2, {"stride": 2, "padding": 1}), (9, 3, {"dilation": 2, "padding": 2}), (1, 1, {}), (3, 3, {})]:
+    for t, k, options in [(7, 3, {}), (7, 2, {"stride": 2, "padding": 1}), (9, 3, {"dilation": 2, "padding": 2}),
+                          (1, 1, {}), (3, 3, {})]:
         arrays = [rng.normal(size=s) for s in ((2, 3, t), (4, 3, k), (4,))]
         ours, theirs = [leaf(a) for a in arrays], [torch.tensor(a, requires_grad=True) for a in arrays]
         y, z = F.conv1d(*ours, **options), torch.nn.functional.conv1d(*theirs, **options)
@@ -245,7 +261,8 @@ def test_shapes(rng):
             equal(a, b)
     for axis in range(3):
         equal(F.stack(F.unbind(t, axis), axis), x)
-        equal(F.concat([t, x[:1].mean(0, keepdims=True).repeat(2, 0), t], axis), np.concatenate([x, x[:1].repeat(2, 0), x], axis))
+        equal(F.concat([t, x[:1].mean(0, keepdims=True).repeat(2, 0), t], axis),
+              np.concatenate([x, x[:1].repeat(2, 0), x], axis))
     assert F.unbind(Tensor(np.zeros((2, 0))), 1) == () and F.unbind(Tensor(np.zeros((2, 0))))[1].shape == (0,)
     equal(F.stack([1.0, Tensor(2.0)]), np.array([1, 2.0]))
     equal(t.unfold(3, 1), np.lib.stride_tricks.sliding_window_view(x, 3, -1))
@@ -255,16 +272,21 @@ def test_shapes(rng):
 @pytest.mark.parametrize(("call", "message"), [
     (lambda t: t.reshape(5), r"reshape: 6 elements of shape \(2, 3\) do not fill shape \(5,\)"),
     (lambda t: t.reshape(-1, -1), "reshape"), (lambda t: t.permute(0, 0), "permute: expected each of the 2 axes"),
-    (lambda t: t.permute(0), "permute"), (lambda t: t.expand(4, 3), r"expand: shape \(2, 3\) cannot be repeated to \(4, 3\)"),
+    (lambda t: t.permute(0), "permute"),
+    (lambda t: t.expand(4, 3), r"expand: shape \(2, 3\) cannot be repeated to \(4, 3\)"),
     (lambda t: t.transpose(0, 2), "transpose: axis 2 does not exist"), (lambda t: t.flip(2), "flip: axis 2"),
     (lambda t: t.pad([(1, 1)]), "pad: expected one"), (lambda t: t.pad([(0, -1), (0, 0)]), "pad"),
-    (lambda t: t.squeeze(0), "squeeze: axis 0 of shape"), (lambda t: t.split([1, 2], 0), r"split: lengths \(1, 2\) do not add up to 2"),
+    (lambda t: t.squeeze(0), "squeeze: axis 0 of shape"),
+    (lambda t: t.split([1, 2], 0), r"split: lengths \(1, 2\) do not add up to 2"),
     (lambda t: t.split(0), "split: expected a length of at least 1"), (lambda t: t.sum_to((2, 2)), "sum_to"),
-    (lambda t: F.stack([t, t[0]]), "stack: expected inputs of one shape"), (lambda t: F.concat([t, t[:, :2]]), "concat: shapes"),
-    (lambda t: F.concat([]), "at least one"), (lambda t: t.unfold(4), "reaches over 4"), (lambda t: Tensor(1.0).unfold(1), "reaches over 1"),
+    (lambda t: F.stack([t, t[0]]), "stack: expected inputs of one shape"),
+    (lambda t: F.concat([t, t[:, :2]]), "concat: shapes"),
+    (lambda t: F.concat([]), "at least one"), (lambda t: t.unfold(4), "reaches over 4"),
+    (lambda t: Tensor(1.0).unfold(1), "reaches over 1"),
     (lambda t: t[0].T, "T: expected a matrix"), (lambda t: t.gather(1, [[0]]), "gather: index of shape"),
     (lambda t: t.gather(1, [[0], [3]]), "gather: index 3 is outside 0 .. 2"),
-    (lambda t: t.scatter_add(1, np.zeros((2, 3), int), (3, 3)), "scatter_add"), (lambda t: t.gather(0, [[0.5]]), "expected integers")])
+    (lambda t: t.scatter_add(1, np.zeros((2, 3), int), (3, 3)), "scatter_add"),
+    (lambda t: t.gather(0, [[0.5]]), "expected integers")])
 def test_shape_errors_name_the_op(call, message):
     with pytest.raises((ShapeError, IndexError, ValueError, TypeError), match=message):
         call(Tensor(np.ones((2, 3))))
@@ -274,10 +296,14 @@ def test_shape_errors_name_the_op(call, message):
 # indexing: as NumPy has it, with the gradient that adds up
 # ---------------------------------------------------------------------------------------------------------------------
 INDICES = [
-    0, -1, (1, 2), slice(None), slice(1, None), slice(None, None, -1), (slice(None), 1), (Ellipsis, 0), (None, 0), (0, None, Ellipsis),
-    (slice(3, 0, -2), slice(None, None, 2)), slice(2, 2), [0, 2, 0], [-1, -1], ([0, 1], [2, 2]), (slice(None), [1, 1, 0]),
-    ([1, 1], slice(1)), ([[0, 1], [2, 2]], 1), (0, [1, 1]), ([0, 1], slice(None), [1, 1]), np.array([True, False, True, True]), [], True,
-    (slice(None), np.array([False, False, False])), False, np.int64(2), np.array(1), np.array([], int), (Ellipsis, None, [1, 0])]
+    0, -1, (1, 2), slice(None), slice(1, None), slice(None, None, -1), (slice(None), 1), (Ellipsis, 0), (None, 0),
+    (0, None, Ellipsis),
+    (slice(3, 0, -2), slice(None, None, 2)), slice(2, 2), [0, 2, 0], [-1, -1], ([0, 1], [2, 2]),
+    (slice(None), [1, 1, 0]),
+    ([1, 1], slice(1)), ([[0, 1], [2, 2]], 1), (0, [1, 1]), ([0, 1], slice(None), [1, 1]),
+    np.array([True, False, True, True]), [], True,
+    (slice(None), np.array([False, False, False])), False, np.int64(2), np.array(1), np.array([], int),
+    (Ellipsis, None, [1, 0])]
 
 
 @pytest.mark.parametrize("index", INDICES, ids=[str(i).replace(" ", "") for i in INDICES])
@@ -336,15 +362,19 @@ def test_gather_and_scatter(rng):
 # ---------------------------------------------------------------------------------------------------------------------
 # 14, 15: types; NumPy on either side
 # ---------------------------------------------------------------------------------------------------------------------
-OPERANDS = {"f32": Tensor([1.0, 2.0]), "f64": Tensor(np.array([1.0, 2.0])), "i64": Tensor([1, 2]), "bool": Tensor([True, False]),
-            "int": 2, "float": 2.5, "npf32": np.float32(2), "npf64": np.float64(2), "npi": np.int64(2), "npi32": np.int32(2), "flag": True,
-            "a32": np.array([1, 2], np.float32), "a64": np.array([1.0, 2.0]), "ai": np.array([1, 2]), "ab": np.array([True, False]),
+OPERANDS = {"f32": Tensor([1.0, 2.0]), "f64": Tensor(np.array([1.0, 2.0])), "i64": Tensor([1, 2]),
+            "bool": Tensor([True, False]),
+            "int": 2, "float": 2.5, "npf32": np.float32(2), "npf64": np.float64(2), "npi": np.int64(2),
+            "npi32": np.int32(2), "flag": True,
+            "a32": np.array([1, 2], np.float32), "a64": np.array([1.0, 2.0]), "ai": np.array([1, 2]),
+            "ab": np.array([True, False]),
             "af16": np.array([1, 2], np.float16), "list": [1.0, 2.0]}
-ARRAYS = {"f32": F32, "f64": F64, "i64": I64, "bool": BOOL, "a32": F32, "a64": F64, "ai": I64, "ab": BOOL, "af16": F32, "list": F32}
+ARRAYS = {"f32": F32, "f64": F64, "i64": I64, "bool": BOOL, "a32": F32, "a64": F64, "ai": I64, "ab": BOOL, "af16": F32,
+          "list": F32}
 
 
 def expected_type(a, b):
-    """The documented rule: the wider float of the Tensors and arrays wins; numbers take the Tensor's type if they can."""
+    """The documented rule: the wider float of the Tensors and arrays wins; numbers take the Tensor's type."""
     kinds = [ARRAYS[n] for n in (a, b) if n in ARRAYS]
     floats = [k for k in kinds if k.kind == "f"]
     if floats:
@@ -414,8 +444,10 @@ def test_only_floats_require_gradients():
 
 
 def test_what_a_tensor_is_made_of():
-    for data, dtype in [(1, I64), (1.0, F32), ([1.0, 2], F32), (True, BOOL), (np.float64(1), F64), (np.ones(2), F64), (np.ones(2, np.float32), F32),
-                        (np.ones(2, np.float16), F32), (np.ones(2, np.uint8), I64), (np.array(5, np.int32), I64), ([], F32), ([[]], F32)]:
+    for data, dtype in [(1, I64), (1.0, F32), ([1.0, 2], F32), (True, BOOL), (np.float64(1), F64), (np.ones(2), F64),
+                        (np.ones(2, np.float32), F32),
+                        (np.ones(2, np.float16), F32), (np.ones(2, np.uint8), I64), (np.array(5, np.int32), I64),
+                        ([], F32), ([[]], F32)]:
         assert Tensor(data).dtype == dtype, data
     source = np.ones(3)
     t = Tensor(source)
@@ -423,7 +455,8 @@ def test_what_a_tensor_is_made_of():
     assert t.tolist() == [1, 1, 1]
     shown = F.from_numpy(source)
     assert np.shares_memory(shown.array, source) and (shown * 2).tolist() == [10, 10, 10]
-    for bad, error in [("a", TypeError), ([[1], [1, 2]], ValueError), (Tensor([1.0]), TypeError), (1j, TypeError), (None, TypeError)]:
+    for bad, error in [("a", TypeError), ([[1], [1, 2]], ValueError), (Tensor([1.0]), TypeError), (1j, TypeError),
+                       (None, TypeError)]:
         with pytest.raises(error, match="Tensor"):
             Tensor(bad)
     with pytest.raises(TypeError, match="dtype: expected float32"):
@@ -440,11 +473,17 @@ def test_what_a_tensor_is_made_of():
 
 def test_python_protocols():
     x = Tensor([[1.5, 2.0]])
-    assert len(x) == 1 and float(Tensor([2.5])) == 2.5 and int(Tensor(3)) == 3 and bool(Tensor(True)) and [10, 20][Tensor(1)] == 20
+    assert len(x) == 1
+    assert float(Tensor([2.5])) == 2.5
+    assert int(Tensor(3)) == 3
+    assert bool(Tensor(True))
+    assert [10, 20][Tensor(1)] == 20
     assert x.tolist() == [[1.5, 2.0]] and x[0, 1].item() == 2.0 and type(Tensor(3).item()) is int
     assert len({x, x}) == 1 and x in [x] and (x == None) is False and (x != None) is True  # noqa: E711
-    for call, error in [(lambda: len(Tensor(1.0)), TypeError), (lambda: bool(Tensor([1.0, 2.0])), ValueError), (lambda: x.item(), ValueError),
-                        (lambda: [1][Tensor(0.0)], TypeError), (lambda: list(Tensor(1.0)), TypeError), (lambda: x + "a", TypeError),
+    for call, error in [(lambda: len(Tensor(1.0)), TypeError), (lambda: bool(Tensor([1.0, 2.0])), ValueError),
+                        (lambda: x.item(), ValueError),
+                        (lambda: [1][Tensor(0.0)], TypeError), (lambda: list(Tensor(1.0)), TypeError),
+                        (lambda: x + "a", TypeError),
                         (lambda: x + None, TypeError), (lambda: x & x, TypeError), (lambda: ~x, TypeError),
                         (lambda: x.where([1, 0], 0.0), TypeError), (lambda: x.no_such_thing, AttributeError)]:
         with pytest.raises(error):
@@ -480,7 +519,9 @@ def test_in_place_and_copies():
     y.fill_(3)
     assert x.tolist() == [0, 0] and Tensor([1, 2]).clone().dtype == I64
     z = leaf([1.0])
-    assert z.clone().requires_grad and not np.shares_memory(z.clone().array, z.array) and np.shares_memory(z.detach().array, z.array)
+    assert z.clone().requires_grad
+    assert not np.shares_memory(z.clone().array, z.array)
+    assert np.shares_memory(z.detach().array, z.array)
     with pytest.raises(RuntimeError, match="only a leaf"):
         (z * 2).requires_grad_(False)
     assert not z.requires_grad_(False).requires_grad
@@ -498,8 +539,12 @@ def test_factories_and_random_numbers():
     before = np.random.get_state()[1].copy()
     F.dropout(F.ones(100), 0.5, training=True)
     assert np.array_equal(before, np.random.get_state()[1])
-    assert F.zeros(2, 3).shape == F.ones((2, 3)).shape == (2, 3) and F.full((2,), 7).dtype == I64 and F.full((2,), 7.0).dtype == F32
-    assert F.arange(3).tolist() == [0, 1, 2] and F.arange(1, 2, 0.5).tolist() == [1, 1.5] and F.eye(2).tolist() == [[1, 0], [0, 1]]
+    assert F.zeros(2, 3).shape == F.ones((2, 3)).shape == (2, 3)
+    assert F.full((2,), 7).dtype == I64
+    assert F.full((2,), 7.0).dtype == F32
+    assert F.arange(3).tolist() == [0, 1, 2]
+    assert F.arange(1, 2, 0.5).tolist() == [1, 1.5]
+    assert F.eye(2).tolist() == [[1, 0], [0, 1]]
     assert F.zeros_like(leaf([1.0])).dtype == F64 and F.ones_like(Tensor([3])).tolist() == [1]
     ids = F.randint(2, 5, (100,)).numpy()
     assert ids.min() == 2 and ids.max() == 4
@@ -513,16 +558,24 @@ def test_factories_and_random_numbers():
 # ---------------------------------------------------------------------------------------------------------------------
 X = np.array([[0.3, -0.7, 1.1], [0.9, 0.2, -0.4]])
 JOINS = {
-    "exp": (), "log": (), "sqrt": (), "abs": (), "sign": (), "tanh": (), "sigmoid": (), "relu": (), "gelu": (), "erf": (), "softplus": (), "sin": (),
-    "cos": (), "clip": (-0.5, 0.5), "clamp": (0.0, 1.0), "where": (X > 0, 1.0), "maximum": (0.1,), "minimum": (0.1,), "matmul": (X.T,), "sum": (),
-    "mean": (1,), "var": (0,), "max": (), "min": (1,), "prod": (), "norm": (), "cumsum": (), "logsumexp": (), "softmax": (), "log_softmax": (),
-    "reshape": (6,), "view": (3, 2), "flatten": (), "squeeze": (), "unsqueeze": (0,), "permute": (1, 0), "transpose": (), "expand": (4, 2, 3),
-    "sum_to": ((3,),), "flip": (0,), "pad": ([(1, 1), (0, 0)],), "split": (1,), "unfold": (2,), "put": ((slice(0, 2), slice(0, 3)), (3, 4)),
-    "gather": (1, [[0], [1]]), "scatter_add": (1, [[0, 1, 1], [2, 2, 2]], (2, 4)), "to": ("float32",), "float": (), "double": (), "clone": (),
+    "exp": (), "log": (), "sqrt": (), "abs": (), "sign": (), "tanh": (), "sigmoid": (), "relu": (), "gelu": (),
+    "erf": (), "softplus": (), "sin": (),
+    "cos": (), "clip": (-0.5, 0.5), "clamp": (0.0, 1.0), "where": (X > 0, 1.0), "maximum": (0.1,), "minimum": (0.1,),
+    "matmul": (X.T,), "sum": (),
+    "mean": (1,), "var": (0,), "max": (), "min": (1,), "prod": (), "norm": (), "cumsum": (), "logsumexp": (),
+    "softmax": (), "log_softmax": (),
+    "reshape": (6,), "view": (3, 2), "flatten": (), "squeeze": (), "unsqueeze": (0,), "permute": (1, 0),
+    "transpose": (), "expand": (4, 2, 3),
+    "sum_to": ((3,),), "flip": (0,), "pad": ([(1, 1), (0, 0)],), "split": (1,), "unfold": (2,),
+    "put": ((slice(0, 2), slice(0, 3)), (3, 4)),
+    "gather": (1, [[0], [1]]), "scatter_add": (1, [[0, 1, 1], [2, 2, 2]], (2, 4)), "to": ("float32",), "float": (),
+    "double": (), "clone": (),
     "cpu": ()}
 APART = {  # give no float Tensor, stand outside the graph by name, or change the Tensor itself
-    "numpy", "item", "tolist", "numel", "argmax", "argmin", "all", "any", "isfinite", "isnan", "requires_grad_", "backward", "detach", "copy_",
-    "fill_", "zero_", "add_", "long", "bool", "cuda", "concat", "stack", "data", "shape", "dtype", "ndim", "size", "device", "is_leaf", "T", "array",
+    "numpy", "item", "tolist", "numel", "argmax", "argmin", "all", "any", "isfinite", "isnan", "requires_grad_",
+    "backward", "detach", "copy_",
+    "fill_", "zero_", "add_", "long", "bool", "cuda", "concat", "stack", "data", "shape", "dtype", "ndim", "size",
+    "device", "is_leaf", "T", "array",
     "op", "index", "requires_grad", "grad", "name"}
 
 
@@ -537,20 +590,26 @@ def test_every_method_joins_the_graph(name):
     result = getattr(x, name)(*JOINS[name])
     for out in result if isinstance(result, tuple) else (result,):
         assert out.requires_grad
-    total = sum((o.double() * Tensor(np.arange(1.0, o.size + 1).reshape(o.shape))).sum() for o in (result if isinstance(result, tuple) else (result,)))
+    total = sum((o.double() * Tensor(np.arange(1.0, o.size + 1).reshape(o.shape))).sum()
+                for o in (result if isinstance(result, tuple) else (result,)))
     g = grad(total, x)[0].numpy()
     assert np.isfinite(g).all() and (g != 0).any() == (name != "sign")
 
 
 FUNCTIONS = {
-    "where": lambda x: F.where(X > 0, x, 0.0), "maximum": lambda x: F.maximum(0.0, x), "minimum": lambda x: F.minimum(x, 1),
-    "concat": lambda x: F.concat([X, x]), "cat": lambda x: F.cat([x, x], 1), "stack": lambda x: F.stack([x, X]), "unbind": lambda x: F.unbind(x),
-    "embedding": lambda x: F.embedding(x, [0, 0]), "solve": lambda x: F.solve(np.eye(2), x), "linear": lambda x: F.linear(x, x),
+    "where": lambda x: F.where(X > 0, x, 0.0), "maximum": lambda x: F.maximum(0.0, x),
+    "minimum": lambda x: F.minimum(x, 1),
+    "concat": lambda x: F.concat([X, x]), "cat": lambda x: F.cat([x, x], 1), "stack": lambda x: F.stack([x, X]),
+    "unbind": lambda x: F.unbind(x),
+    "embedding": lambda x: F.embedding(x, [0, 0]), "solve": lambda x: F.solve(np.eye(2), x),
+    "linear": lambda x: F.linear(x, x),
     "conv1d": lambda x: F.conv1d(x.unsqueeze(0), Tensor(np.ones((1, 2, 2)))), "einsum": lambda x: F.einsum("ij->i", x),
-    "softmax": lambda x: F.softmax(x), "log_softmax": lambda x: F.log_softmax(x), "layer_norm": lambda x: F.layer_norm(x),
+    "softmax": lambda x: F.softmax(x), "log_softmax": lambda x: F.log_softmax(x),
+    "layer_norm": lambda x: F.layer_norm(x),
     "dropout": lambda x: F.dropout(x, 0.1, training=True), "cross_entropy": lambda x: F.cross_entropy(x, [0, 1]),
     "additive_scores": lambda x: F.additive_scores(x.unsqueeze(0), x.unsqueeze(0), x[0])}
-FACTORIES = {"from_numpy", "full", "zeros", "ones", "zeros_like", "ones_like", "arange", "eye", "randn", "rand", "randint", "tap"}
+FACTORIES = {"from_numpy", "full", "zeros", "ones", "zeros_like", "ones_like", "arange", "eye", "randn", "rand",
+             "randint", "tap"}
 
 
 def test_every_function_joins_the_graph():
@@ -584,7 +643,8 @@ def test_activations_are_pytorchs(name, rng):
     out.sum().backward()
     t = leaf(x)
     y = getattr(t, name)()
-    np.testing.assert_allclose(y.numpy(), out.detach().numpy(), 1e-7 if name == "softplus" else 1e-12, 1e-15)
-    np.testing.assert_allclose(grad(y.sum(), t)[0].numpy(), theirs.grad.numpy(), 1e-7 if name == "softplus" else 1e-12, 1e-15)
+    rtol = 1e-7 if name == "softplus" else 1e-12  # PyTorch's softplus is x itself above 20
+    np.testing.assert_allclose(y.numpy(), out.detach().numpy(), rtol, 1e-15)
+    np.testing.assert_allclose(grad(y.sum(), t)[0].numpy(), theirs.grad.numpy(), rtol, 1e-15)
     small = getattr(leaf(x, np.float32), name)()
     np.testing.assert_allclose(small.numpy(), out.detach().numpy(), 3e-6, 1e-7)

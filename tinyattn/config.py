@@ -47,7 +47,7 @@ class Config:
     @classmethod
     def of(cls, system, **changes):
         """The settings that a system proposes, with `changes`."""
-        return cls.proposed(type(system), system.options, **changes)
+        return cls.proposed(type(system), **{"options": system.options, **changes})
 
     @classmethod
     def proposed(cls, system, options, **changes):
@@ -55,7 +55,7 @@ class Config:
         own = asdict(system.Training())
         if "optimizer" in changes and changes["optimizer"] != own["optimizer"]:
             own["learning_rate"] = RATES.get(changes["optimizer"], own["learning_rate"])
-        return cls(**{"system": system.name, "options": asdict(options), **own, **changes}).checked()
+        return cls(**{"system": system.name, "options": options if isinstance(options, dict) else asdict(options), **own, **changes}).checked()
 
     def checked(self):
         """Itself, or InputError for a value that cannot be."""

@@ -91,32 +91,33 @@ def _forward_chunk(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse,
     """Sequences start to end.  h and c (B,D) come in as h0 and c0, and leave as the last ones.
 
         for t in steps:
-            gates[t] = h @ w_hh^T           (rows,4D)
+            sums = h @ w_hh^T               (rows,4D), close together: rows of gates[t] are T apart in memory
             for row in rows:                the gates, the new c and h, along D
     """
     t_end, d = hs.shape[1], hs.shape[2]
-    state, side_by_side = h[start:end:1, ::1], gates.reshape(len(h), gates.shape[1], 4 * d)
+    state, sums = h[start:end:1, ::1], np.empty((end - start, 4, d), h.dtype)
+    side_by_side = sums.reshape(end - start, 4 * d)
     for step in range(t_end):
         t = t_end - 1 - step if reverse else step
         s = t if gates.shape[1] == t_end else 0
-        product(side_by_side[start:end:1, s, ::1], state, w, False)
+        product(side_by_side, state, w, False)
         for i in range(start, end):
             if t < lengths[i]:
-                _step(gates[i, s], x[i, t], bias, h[i], c[i], before[i, s], cells[i, s], hs[i, t])
+                _step(sums[i - start], gates[i, s], x[i, t], bias, h[i], c[i], before[i, s], cells[i, s], hs[i, t])
             else:
                 hs[i, t] = 0
                 before[i, s] = 0
 
 
 @kernel
-def _step(gates, x, bias, h, c, before, cell, out):
+def _step(sums, gates, x, bias, h, c, before, cell, out):
     """The gates and the new state of one row. Short loops: the compiler makes vector instructions of each of them."""
     i, f, g, o = gates[0], gates[1], gates[2], gates[3]
     d = len(h)
     for k in range(4):
-        s, x_k, bias_k = gates[k], x[k], bias[k]
+        gate, s, x_k, bias_k = gates[k], sums[k], x[k], bias[k]
         for j in range(d):
-            s[j] = s[j] + x_k[j] + bias_k[j]
+            gate[j] = s[j] + x_k[j] + bias_k[j]
     for j in range(d):
         before[j], cell[j] = h[j], c[j]
     for j in range(d):
