@@ -194,6 +194,16 @@ def test_ties_share():
         assert grad(F.minimum(y, y).sum(), y, create_graph=create_graph)[0].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize(("name", "arguments", "expected"), [
+    ("relu", (), [0, 0, 1]), ("abs", (), [-1, 0, 1]), ("sign", (), [0, 0, 0]), ("clip", (0, 2), [0, 1, 1]),
+    ("clip", (-1, 1), [1, 1, 0]), ("norm", (1,), [-1, 0, 1])])
+def test_at_a_corner_loop_and_rule_give_the_documented_slope(name, arguments, expected):
+    x = leaf([[-1.0], [0.0], [2.0]])
+    for create_graph in (False, True):
+        g, = grad(getattr(x, name)(*arguments).sum(), x, create_graph=create_graph)
+        assert g.numpy().ravel().tolist() == expected
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # 7, 8: shapes, memory
 # ---------------------------------------------------------------------------------------------------------------------

@@ -262,11 +262,12 @@ def test_learning_rates():
         assert noam(s) == pytest.approx(512**-0.5 * min(s**-0.5, s * 4000**-1.5))
         assert scaled(s) == pytest.approx(min((4000 / s) ** 0.5, s / 4000))
     assert [optim.cosine(10, 0.2)(s) for s in (0, 5, 10, 20)] == pytest.approx([1.0, 0.6, 0.2, 0.2])
+    assert [optim.linear(10)(s) for s in (0, 5, 6, 9, 10, 20)] == pytest.approx([1, 1, 0.8, 0.2, 0, 0])
     decay = optim.exponential(0.5, every=10, start=10)
     assert [decay(s) for s in (5, 10, 15, 30)] == pytest.approx([1, 1, 0.5**0.5, 0.25])
     assert [optim.halving(10, start=5)(s) for s in (1, 5, 14, 15, 24, 25)] == [1, 1, 1, 0.5, 0.5, 0.25]
     both = learning_rate(3.0, optim.warmup(2), optim.halving(2))
     assert [both(s) for s in (1, 2, 4)] == [1.5, 1.5, 0.75]
-    for make in (optim.warmup, optim.cosine, optim.halving, optim.inverse_sqrt):
+    for make in (optim.warmup, optim.cosine, optim.linear, optim.halving, optim.inverse_sqrt):
         with pytest.raises(ValueError, match="of at least 1, got 0"):
             make(0)

@@ -18,6 +18,7 @@ RATES = {"sgd": 0.5, "momentum": 0.1, "adadelta": 1.0}  # learning rates that su
 SCHEDULES = {  # factor of the learning rate, a function of the step, for `total` steps in all
     "constant": lambda total, warmup: optim.constant(),
     "cosine": lambda total, warmup: optim.cosine(total),
+    "linear": lambda total, warmup: optim.linear(total),
     "halving": lambda total, warmup: optim.halving(max(1, total // 10), start=total // 2),
     "inverse-sqrt": lambda total, warmup: optim.inverse_sqrt(max(1, warmup)),
 }

@@ -354,6 +354,12 @@ def cosine(total, final=0.0):
     return lambda step: final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(step, total) / total))
 
 
+def linear(total, hold=0.5):
+    """1 for the share `hold` of `total` steps, then down along a line to 0 at step `total`."""
+    _at_least_one("linear", "total", total)
+    return lambda step: min(1.0, max(0.0, (total - step) / (total * (1 - hold))))
+
+
 def exponential(factor, every=1, start=0):
     """factor^((step - start) / every) from step `start` on, smoothly; 1 before."""
     _at_least_one("exponential", "every", every)

@@ -133,7 +133,7 @@ class _Training:
         self._check_baseline(new.options)
         new = new.with_digests()
         check_same(old, new, folder)
-        if (new.steps, new.seconds) != (old.steps, old.seconds) and new.schedule in ("cosine", "halving"):
+        if (new.steps, new.seconds) != (old.steps, old.seconds) and new.schedule in ("cosine", "linear", "halving"):
             note(f"the schedule {new.schedule!r} spans all of training: the learning rate follows the new length now")
         mechanism = v["attention"] if "attention" in self.given and ".py" in v["attention"] else None
         system, _ = checkpoint.restore(folder, mechanism)

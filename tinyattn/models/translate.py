@@ -42,13 +42,13 @@ class Options:
 @dataclass(frozen=True)
 class Training:
     """How it is trained, unless said otherwise."""
-    steps: int = 6000
+    steps: int = 5000
     batch_size: int = 16
     learning_rate: float = 3e-3
     optimizer: str = "adam"
     clip: float = 1.0
     warmup: int = 0
-    schedule: str = "cosine"
+    schedule: str = "linear"
     validate_every: int = 500
     seed: int = 1
     seconds: float | None = None

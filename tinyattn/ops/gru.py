@@ -14,6 +14,8 @@ from ..device import empty, kernel, launch
 from .recurrent import Scan, chunk_rows, cost, recurrent_samples
 from .shared import pack, product, sigmoid, tanh
 
+R, Z, N = 0, 1, 2  # places of the gates
+
 
 class GRUScan(Scan):
     r"""h_t = GRU(x_t, h_{t-1}), for all t of one layer and direction; the two conventions are named, see the file."""
@@ -107,64 +109,62 @@ def _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, rev
     """Sequences start to end.  h (B,D) comes in as h0, is the running state, and leaves as the last one.
 
         for t in steps:
-            r, z of gates[t] = h @ w_rz^T                   (rows,2D)
-            for row in rows:                                r and z, along D
-            n of gates[t] = h @ w_n^T                       (rows,D)       reset before: (r * h) @ w_n^T
-            for row in rows:                                n, and the new h, along D
+            sums[r, z] = h @ w_rz^T                         (rows,2D)
+            for b in rows:                                  r and z, along D
+            sums[n] = h @ w_n^T                             (rows,D)       reset before: (r * h) @ w_n^T
+            for b in rows:                                  n, and the new h, along D
     """
     t_end, d = hs.shape[1], hs.shape[2]
-    state, side_by_side = h[start:end:1, ::1], gates.reshape(len(h), gates.shape[1], 3 * d)
+    state, sums = h[start:end:1, ::1], np.empty((end - start, 3, d), h.dtype)
+    side_by_side = sums.reshape(end - start, 3 * d)
     for step in range(t_end):
         t = t_end - 1 - step if reverse else step
         s = t if gates.shape[1] == t_end else 0
-        product(side_by_side[start:end:1, s, :2 * d:1], state, w_rz, False)
-        for i in range(start, end):
-            if t < lengths[i]:
-                _open(gates[i, s], x[i, t], bias, h[i], inner[i, s], before[i, s])
+        product(side_by_side[::1, :2 * d:1], state, w_rz, False)
+        for b in range(start, end):
+            if t < lengths[b]:
+                _open(sums, x, bias, h, gates, inner, before, b - start, b, t, s)
             else:
-                hs[i, t] = 0
-                inner[i, s] = 0
-                before[i, s] = 0
-        product(side_by_side[start:end:1, s, 2 * d::1], state if after else inner[start:end:1, s, ::1], w_n, False)
-        for i in range(start, end):
-            if t < lengths[i]:
-                _update(gates[i, s], x[i, t], bias, h[i], inner[i, s], hs[i, t], after, keep)
+                hs[b, t] = 0
+                inner[b, s] = 0
+                before[b, s] = 0
+        product(side_by_side[::1, 2 * d::1], state if after else inner[start:end:1, s, ::1], w_n, False)
+        for b in range(start, end):
+            if t < lengths[b]:
+                _update(sums, x, bias, h, gates, inner, hs, after, keep, b - start, b, t, s)
 
 
 @kernel
-def _open(gates, x, bias, h, inner, before):
-    """The gates r and z of one row, and r * h."""
-    d = len(h)
+def _open(sums, x, bias, h, gates, inner, before, row, b, t, s):
+    """The gates r and z of sequence b at step t, which is saved as step s; and r * h. Short loops: each becomes vector
+    instructions. Whole arrays and places, no views: Numba counts references to each view, which took longer than the loops."""
     for k in range(2):
-        gate, x_k, bias_k = gates[k], x[k], bias[k]
-        for j in range(d):
-            gate[j] = sigmoid(gate[j] + x_k[j] + bias_k[j])
-    r = gates[0]
-    for j in range(d):
-        before[j] = h[j]
-        inner[j] = r[j] * h[j]
+        for j in range(h.shape[1]):
+            gates[b, s, k, j] = sigmoid(sums[row, k, j] + x[b, t, k, j] + bias[k, j])
+    for j in range(h.shape[1]):
+        before[b, s, j] = h[b, j]
+    for j in range(h.shape[1]):
+        inner[b, s, j] = gates[b, s, R, j] * h[b, j]
 
 
 @kernel
-def _update(gates, x, bias, h, inner, out, after, keep):
-    """The candidate n and the new state of one row. Short loops: the compiler makes vector instructions of each of them."""
-    d = len(h)
-    z, n, x_n, bias_n = gates[1], gates[2], x[2], bias[2]
+def _update(sums, x, bias, h, gates, inner, hs, after, keep, row, b, t, s):
+    """The candidate n and the new state."""
     if after:
-        r = gates[0]
-        for j in range(d):
-            inner[j] = n[j] + bias_n[j]
-        for j in range(d):
-            n[j] = tanh(x_n[j] + r[j] * inner[j])
+        for j in range(h.shape[1]):
+            inner[b, s, j] = sums[row, N, j] + bias[N, j]
+        for j in range(h.shape[1]):
+            gates[b, s, N, j] = tanh(x[b, t, N, j] + gates[b, s, R, j] * inner[b, s, j])
     else:
-        for j in range(d):
-            n[j] = tanh(x_n[j] + n[j] + bias_n[j])
+        for j in range(h.shape[1]):
+            gates[b, s, N, j] = tanh(x[b, t, N, j] + sums[row, N, j] + bias[N, j])
     zero, one = h.dtype.type(0), h.dtype.type(1)  # plain integers would make it float64
     shift, sign = (zero, one) if keep else (one, -one)
-    for j in range(d):
-        kept = shift + sign * z[j]  # of the old state: z or 1 - z
-        new = n[j] + kept * (h[j] - n[j])
-        h[j], out[j] = new, new
+    for j in range(h.shape[1]):
+        n = gates[b, s, N, j]
+        kept = shift + sign * gates[b, s, Z, j]  # of the old state: z or 1 - z
+        new = n + kept * (h[b, j] - n)
+        h[b, j], hs[b, t, j] = new, new
 
 
 @kernel
@@ -193,7 +193,7 @@ def _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner,
     that of the running state, and leaves as that of h0.
 
         for t in steps, backwards:
-            for row in rows:   at_h += g[t]; at_x[t] = the gradients at what r, z and n are functions of, along D;
+            for b in rows:     at_h += g[t]; at_x[t] = the gradients at what r, z and n are functions of, along D;
                                at_h = what the update passes through
             at_h += at_inner @ w_n + at_x[t; r, z] @ w_rz       (reset before: first through r * h)
     """
@@ -201,58 +201,59 @@ def _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner,
     state, side_by_side = at_h[start:end:1, ::1], at_x.reshape(len(g), t_end, 3 * d)
     for step in range(t_end):
         t = step if reverse else t_end - 1 - step
-        for i in range(start, end):
-            if t < lengths[i]:
-                _update_back(g[i, t], gates[i, t], before[i, t], at_x[i, t], at_h[i], keep)
+        for b in range(start, end):
+            if t < lengths[b]:
+                _update_back(g, gates, before, at_x, at_h, keep, b, t)
                 if after:
-                    _reset_back(gates[i, t], inner[i, t], at_x[i, t], at_inner[i, t])
+                    _reset_back(gates, inner, at_x, at_inner, b, t)
             else:
-                at_x[i, t] = 0
-                at_inner[i, t] = 0
+                at_x[b, t] = 0
+                at_inner[b, t] = 0
         inside = at_inner[start:end:1, t, ::1]
         if after:
             product(state, inside, w_n, True)
         else:
             product(inside, side_by_side[start:end:1, t, 2 * d::1], w_n, False)
-            for i in range(start, end):
-                if t < lengths[i]:
-                    _product_back(gates[i, t], before[i, t], at_x[i, t], at_inner[i, t], at_h[i])
+            for b in range(start, end):
+                if t < lengths[b]:
+                    _product_back(gates, before, at_x, at_inner, at_h, b, t)
         product(state, side_by_side[start:end:1, t, :2 * d:1], w_rz, True)
 
 
 @kernel
-def _update_back(g, gates, before, at_x, at_h, keep):
+def _update_back(g, gates, before, at_x, at_h, keep, b, t):
     """Through h' = kept h + (1 - kept) n with kept = z or 1 - z, and n = tanh(...)."""
-    d, zero, one = len(g), g.dtype.type(0), g.dtype.type(1)  # plain integers would make it float64
+    zero, one = g.dtype.type(0), g.dtype.type(1)  # plain integers would make it float64
     shift, sign = (zero, one) if keep else (one, -one)
-    z, n, at_z, at_n = gates[1], gates[2], at_x[1], at_x[2]
-    for j in range(d):
-        at_h[j] += g[j]
-    for j in range(d):
-        at_z[j] = sign * at_h[j] * (before[j] - n[j]) * z[j] * (one - z[j])
-    for j in range(d):
-        at_n[j] = at_h[j] * (one - (shift + sign * z[j])) * (one - n[j] * n[j])
-    for j in range(d):
-        at_h[j] = at_h[j] * (shift + sign * z[j])
+    for j in range(g.shape[2]):
+        at_h[b, j] += g[b, t, j]
+    for j in range(g.shape[2]):
+        z = gates[b, t, Z, j]
+        at_x[b, t, Z, j] = sign * at_h[b, j] * (before[b, t, j] - gates[b, t, N, j]) * z * (one - z)
+    for j in range(g.shape[2]):
+        n = gates[b, t, N, j]
+        at_x[b, t, N, j] = at_h[b, j] * (one - (shift + sign * gates[b, t, Z, j])) * (one - n * n)
+    for j in range(g.shape[2]):
+        at_h[b, j] *= shift + sign * gates[b, t, Z, j]
 
 
 @kernel
-def _reset_back(gates, inner, at_x, at_inner):
+def _reset_back(gates, inner, at_x, at_inner, b, t):
     """Through x_n + r * inner."""
-    d, one = len(inner), inner.dtype.type(1)
-    r, at_r, at_n = gates[0], at_x[0], at_x[2]
-    for j in range(d):
-        at_inner[j] = at_n[j] * r[j]
-    for j in range(d):
-        at_r[j] = at_n[j] * inner[j] * r[j] * (one - r[j])
+    one = inner.dtype.type(1)
+    for j in range(inner.shape[2]):
+        at_inner[b, t, j] = at_x[b, t, N, j] * gates[b, t, R, j]
+    for j in range(inner.shape[2]):
+        r = gates[b, t, R, j]
+        at_x[b, t, R, j] = at_x[b, t, N, j] * inner[b, t, j] * r * (one - r)
 
 
 @kernel
-def _product_back(gates, before, at_x, at_inner, at_h):
+def _product_back(gates, before, at_x, at_inner, at_h, b, t):
     """Through r * h; at_inner is its gradient."""
-    d, one = len(before), before.dtype.type(1)
-    r, at_r = gates[0], at_x[0]
-    for j in range(d):
-        at_r[j] = at_inner[j] * before[j] * r[j] * (one - r[j])
-    for j in range(d):
-        at_h[j] += at_inner[j] * r[j]
+    one = before.dtype.type(1)
+    for j in range(before.shape[2]):
+        r = gates[b, t, R, j]
+        at_x[b, t, R, j] = at_inner[b, t, j] * before[b, t, j] * r * (one - r)
+    for j in range(before.shape[2]):
+        at_h[b, j] += at_inner[b, t, j] * gates[b, t, R, j]

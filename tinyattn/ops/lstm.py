@@ -14,6 +14,8 @@ from ..device import empty, kernel, launch
 from .recurrent import Scan, chunk_rows, cost, recurrent_samples
 from .shared import pack, product, sigmoid, tanh
 
+I, F, G, O = 0, 1, 2, 3  # noqa: E741 (places of the gates)
+
 
 class LSTMScan(Scan):
     r"""h_t, c_t = LSTM(x_t, h_{t-1}, c_{t-1}), for all t of one layer and direction."""
@@ -91,8 +93,8 @@ def _forward_chunk(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse,
     """Sequences start to end.  h and c (B,D) come in as h0 and c0, and leave as the last ones.
 
         for t in steps:
-            sums = h @ w_hh^T               (rows,4D), close together: rows of gates[t] are T apart in memory
-            for row in rows:                the gates, the new c and h, along D
+            sums = h @ w_hh^T               (rows,4D)
+            for b in rows:                  the gates, the new c and h, along D
     """
     t_end, d = hs.shape[1], hs.shape[2]
     state, sums = h[start:end:1, ::1], np.empty((end - start, 4, d), h.dtype)
@@ -101,38 +103,36 @@ def _forward_chunk(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse,
         t = t_end - 1 - step if reverse else step
         s = t if gates.shape[1] == t_end else 0
         product(side_by_side, state, w, False)
-        for i in range(start, end):
-            if t < lengths[i]:
-                _step(sums[i - start], gates[i, s], x[i, t], bias, h[i], c[i], before[i, s], cells[i, s], hs[i, t])
+        for b in range(start, end):
+            if t < lengths[b]:
+                _step(sums, x, bias, h, c, gates, before, cells, hs, b - start, b, t, s)
             else:
-                hs[i, t] = 0
-                before[i, s] = 0
+                hs[b, t] = 0
+                before[b, s] = 0
 
 
 @kernel
-def _step(sums, gates, x, bias, h, c, before, cell, out):
-    """The gates and the new state of one row. Short loops: the compiler makes vector instructions of each of them."""
-    i, f, g, o = gates[0], gates[1], gates[2], gates[3]
-    d = len(h)
+def _step(sums, x, bias, h, c, gates, before, cells, hs, row, b, t, s):
+    """The gates and the new state of sequence b at step t, which is saved as step s. Short loops: each becomes vector
+    instructions. Whole arrays and places, no views: Numba counts references to each view, which took longer than the loops."""
+    for j in range(h.shape[1]):
+        before[b, s, j], cells[b, s, j] = h[b, j], c[b, j]
     for k in range(4):
-        gate, s, x_k, bias_k = gates[k], sums[k], x[k], bias[k]
-        for j in range(d):
-            gate[j] = s[j] + x_k[j] + bias_k[j]
-    for j in range(d):
-        before[j], cell[j] = h[j], c[j]
-    for j in range(d):
-        i[j] = sigmoid(i[j])
-    for j in range(d):
-        f[j] = sigmoid(f[j])
-    for j in range(d):
-        g[j] = tanh(g[j])
-    for j in range(d):
-        o[j] = sigmoid(o[j])
-    for j in range(d):
-        c[j] = f[j] * c[j] + i[j] * g[j]
-    for j in range(d):
-        new = o[j] * tanh(c[j])
-        h[j], out[j] = new, new
+        for j in range(h.shape[1]):
+            gates[b, s, k, j] = sums[row, k, j] + x[b, t, k, j] + bias[k, j]
+    for j in range(h.shape[1]):
+        gates[b, s, I, j] = sigmoid(gates[b, s, I, j])
+    for j in range(h.shape[1]):
+        gates[b, s, F, j] = sigmoid(gates[b, s, F, j])
+    for j in range(h.shape[1]):
+        gates[b, s, G, j] = tanh(gates[b, s, G, j])
+    for j in range(h.shape[1]):
+        gates[b, s, O, j] = sigmoid(gates[b, s, O, j])
+    for j in range(h.shape[1]):
+        c[b, j] = gates[b, s, F, j] * c[b, j] + gates[b, s, I, j] * gates[b, s, G, j]
+    for j in range(h.shape[1]):
+        new = gates[b, s, O, j] * tanh(c[b, j])
+        h[b, j], hs[b, t, j] = new, new
 
 
 @kernel
@@ -157,42 +157,44 @@ def _backward_chunk(g, w, lengths, gates, before, cells, at_x, at_h, at_c, rever
     states and leave as those of h0 and c0.
 
         for t in steps, backwards:
-            for row in rows:                at_h += g[t]; at_x[t] = gradients before the activations of i, f, g, o; at_c
+            for b in rows:                  at_h += g[t]; at_x[t] = gradients before the activations of i, f, g, o; at_c
             at_h = at_x[t] @ w_hh
     """
     t_end, d = g.shape[1], g.shape[2]
     state, side_by_side = at_h[start:end:1, ::1], at_x.reshape(len(g), t_end, 4 * d)
     for step in range(t_end):
         t = step if reverse else t_end - 1 - step
-        for i in range(start, end):
-            if t < lengths[i]:
-                _step_back(g[i, t], gates[i, t], cells[i, t], at_x[i, t], at_h[i], at_c[i])
+        for b in range(start, end):
+            if t < lengths[b]:
+                _step_back(g, gates, cells, at_x, at_h, at_c, b, t)
             else:
-                at_x[i, t] = 0
+                at_x[b, t] = 0
         product(state, side_by_side[start:end:1, t, ::1], w, True)
 
 
 @kernel
-def _step_back(g, gates, cell, at_x, at_h, at_c):
-    """One row. at_h is 0 afterwards: all of the old state's gradient comes through the product."""
-    d, one = len(g), g.dtype.type(1)  # an integer 1 would make it float64
-    i, f, n, o = gates[0], gates[1], gates[2], gates[3]
-    at_i, at_f, at_n, at_o = at_x[0], at_x[1], at_x[2], at_x[3]
-    for j in range(d):
-        at_h[j] += g[j]
-    for j in range(d):
-        at_o[j] = tanh(f[j] * cell[j] + i[j] * n[j])  # tanh(c'), for the next two lines
-    for j in range(d):
-        at_c[j] += at_h[j] * o[j] * (one - at_o[j] * at_o[j])
-    for j in range(d):
-        at_o[j] = at_h[j] * at_o[j] * o[j] * (one - o[j])
-    for j in range(d):
-        at_i[j] = at_c[j] * n[j] * i[j] * (one - i[j])
-    for j in range(d):
-        at_n[j] = at_c[j] * i[j] * (one - n[j] * n[j])
-    for j in range(d):
-        at_f[j] = at_c[j] * cell[j] * f[j] * (one - f[j])
-    for j in range(d):
-        at_c[j] = at_c[j] * f[j]
-    for j in range(d):
-        at_h[j] = 0
+def _step_back(g, gates, cells, at_x, at_h, at_c, b, t):
+    """Sequence b at step t. at_h is 0 afterwards: all of the old state's gradient comes through the product."""
+    zero, one = g.dtype.type(0), g.dtype.type(1)  # plain integers would make it float64
+    for j in range(g.shape[2]):
+        at_x[b, t, O, j] = tanh(gates[b, t, F, j] * cells[b, t, j] + gates[b, t, I, j] * gates[b, t, G, j])  # tanh(c')
+    for j in range(g.shape[2]):
+        at_h[b, j] += g[b, t, j]
+    for j in range(g.shape[2]):
+        at_c[b, j] += at_h[b, j] * gates[b, t, O, j] * (one - at_x[b, t, O, j] * at_x[b, t, O, j])
+    for j in range(g.shape[2]):
+        o = gates[b, t, O, j]
+        at_x[b, t, O, j] = at_h[b, j] * at_x[b, t, O, j] * o * (one - o)
+    for j in range(g.shape[2]):
+        i = gates[b, t, I, j]
+        at_x[b, t, I, j] = at_c[b, j] * gates[b, t, G, j] * i * (one - i)
+    for j in range(g.shape[2]):
+        n = gates[b, t, G, j]
+        at_x[b, t, G, j] = at_c[b, j] * gates[b, t, I, j] * (one - n * n)
+    for j in range(g.shape[2]):
+        f = gates[b, t, F, j]
+        at_x[b, t, F, j] = at_c[b, j] * cells[b, t, j] * f * (one - f)
+    for j in range(g.shape[2]):
+        at_c[b, j] *= gates[b, t, F, j]
+    for j in range(g.shape[2]):
+        at_h[b, j] = zero

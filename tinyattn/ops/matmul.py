@@ -205,9 +205,8 @@ def _block(c, a, b, packed, bias, i, p):
     depth, width = a.shape[1], TILE_BYTES // c.itemsize
     j, end = p * width, (p + PANELS) * width
     part = c[i:i + ROWS:1, j:end:1]
-    if len(bias):
-        for r in range(part.shape[0]):
-            part[r] = bias[j:end]
+    if len(bias):  # a column of ones times the row of biases is the fastest way to write it
+        product(part, np.ones((part.shape[0], 1), c.dtype), bias[j:end].reshape(1, -1), False)
     of_b = b[p * depth:(p + PANELS) * depth:1, ::1] if packed else b[::1, j:end:1]
     product(part, a[i:i + ROWS:1, ::1], of_b, len(bias) > 0)
 

@@ -81,40 +81,40 @@ def _forward_chunk(x, w, bias, lengths, hs, h, before, reverse, relu, start, end
     """Sequences start to end.  h (B,D) comes in as h0, is the running state, and leaves as the last one.
 
         for t in steps:
-            hs[t] = h @ w_hh^T              (rows,D)
-            for row in rows:                add x and the bias, the activation, along D
+            sums = h @ w_hh^T               (rows,D)
+            for b in rows:                  add x and the bias, the activation, along D
     """
-    t_end = hs.shape[1]
-    state = h[start:end:1, ::1]
+    t_end, d = hs.shape[1], hs.shape[2]
+    state, sums = h[start:end:1, ::1], np.empty((end - start, d), h.dtype)
     for step in range(t_end):
         t = t_end - 1 - step if reverse else step
-        if before.shape[1] > 0:
-            for i in range(start, end):
-                if t < lengths[i]:
-                    before[i, t] = h[i]
-                else:
-                    before[i, t] = 0
-        product(hs[start:end:1, t, ::1], state, w, False)
-        for i in range(start, end):
-            if t < lengths[i]:
-                _step(hs[i, t], x[i, t], bias, h[i], relu)
+        product(sums, state, w, False)
+        for b in range(start, end):
+            if t < lengths[b]:
+                _step(sums, x, bias, h, before, hs, relu, b - start, b, t)
             else:
-                hs[i, t] = 0
+                hs[b, t] = 0
+                if before.shape[1] > 0:
+                    before[b, t] = 0
 
 
 @kernel
-def _step(out, x, bias, h, relu):
-    """One row; `out` comes in as U h."""
-    zero = bias.dtype.type(0)
+def _step(sums, x, bias, h, before, hs, relu, row, b, t):
+    """Sequence b at step t. Short loops: each becomes vector instructions. Whole arrays and places, no views: Numba counts
+    references to each view, which took longer than the loops."""
+    if before.shape[1] > 0:
+        for j in range(h.shape[1]):
+            before[b, t, j] = h[b, j]
     if relu:
-        for j in range(len(h)):
-            s = out[j] + x[j] + bias[j]
-            out[j] = s if s > zero or s != s else zero  # a nan stays one
+        zero = h.dtype.type(0)  # a plain integer would make it float64
+        for j in range(h.shape[1]):
+            s = sums[row, j] + x[b, t, j] + bias[j]
+            h[b, j] = s if s > zero or s != s else zero  # a nan stays one
     else:
-        for j in range(len(h)):
-            out[j] = tanh(out[j] + x[j] + bias[j])
-    for j in range(len(h)):
-        h[j] = out[j]
+        for j in range(h.shape[1]):
+            h[b, j] = tanh(sums[row, j] + x[b, t, j] + bias[j])
+    for j in range(h.shape[1]):
+        hs[b, t, j] = h[b, j]
 
 
 @kernel
@@ -139,30 +139,30 @@ def _backward_chunk(g, w, lengths, hs, at_x, at_h, reverse, relu, start, end):
     that of the running state, and leaves as that of h0.
 
         for t in steps, backwards:
-            for row in rows:                at_x[t] = (at_h + g[t]) times the slope of the activation
+            for b in rows:                  at_x[t] = (at_h + g[t]) times the slope of the activation
             at_h = at_x[t] @ w_hh
     """
     t_end = g.shape[1]
     state = at_h[start:end:1, ::1]
     for step in range(t_end):
         t = step if reverse else t_end - 1 - step
-        for i in range(start, end):
-            if t < lengths[i]:
-                _step_back(g[i, t], hs[i, t], at_x[i, t], at_h[i], relu)
+        for b in range(start, end):
+            if t < lengths[b]:
+                _step_back(g, hs, at_x, at_h, relu, b, t)
             else:
-                at_x[i, t] = 0
+                at_x[b, t] = 0
         product(state, at_x[start:end:1, t, ::1], w, True)
 
 
 @kernel
-def _step_back(g, out, at_x, at_h, relu):
-    """One row. at_h is 0 afterwards: all of the old state's gradient comes through the product."""
-    zero, one = g.dtype.type(0), g.dtype.type(1)  # an integer would make it float64
+def _step_back(g, hs, at_x, at_h, relu, b, t):
+    """Sequence b at step t. at_h is 0 afterwards: all of the old state's gradient comes through the product."""
+    zero, one = g.dtype.type(0), g.dtype.type(1)  # plain integers would make it float64
     if relu:
-        for j in range(len(g)):
-            at_x[j] = at_h[j] + g[j] if out[j] > zero else zero
+        for j in range(g.shape[2]):
+            at_x[b, t, j] = at_h[b, j] + g[b, t, j] if hs[b, t, j] > zero else zero
     else:
-        for j in range(len(g)):
-            at_x[j] = (at_h[j] + g[j]) * (one - out[j] * out[j])
-    for j in range(len(g)):
-        at_h[j] = 0
+        for j in range(g.shape[2]):
+            at_x[b, t, j] = (at_h[b, j] + g[b, t, j]) * (one - hs[b, t, j] * hs[b, t, j])
+    for j in range(g.shape[2]):
+        at_h[b, j] = zero
