@@ -32,7 +32,7 @@ class Options:
                                    "(Sutskever 2014)", ["every", "start"])
     bidirectional: bool = option(True, "read the source both ways")
     reverse_source: bool = option(False, "read the source from its end, as Sutskever 2014")
-    dropout: float = option(0.1, "probability of dropping a word vector's or read-out's element in training")
+    dropout: float = option(0.15, "probability of dropping a word vector's or read-out's element in training")
     init: str = option("modern", "initial weights: modern, or as in the paper of Bahdanau et al.", ["modern", "paper"])
     min_count: int = option(1, "words seen less often in training are <unk>")
     max_vocabulary: int = option(30000, "at most so many words a side")
@@ -42,7 +42,7 @@ class Options:
 @dataclass(frozen=True)
 class Training:
     """How it is trained, unless said otherwise."""
-    steps: int = 5000
+    steps: int = 7000
     batch_size: int = 16
     learning_rate: float = 3e-3
     optimizer: str = "adam"

@@ -121,50 +121,51 @@ def _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, rev
         t = t_end - 1 - step if reverse else step
         s = t if gates.shape[1] == t_end else 0
         product(side_by_side[::1, :2 * d:1], state, w_rz, False)
-        for b in range(start, end):
-            if t < lengths[b]:
-                _open(sums, x, bias, h, gates, inner, before, b - start, b, t, s)
-            else:
-                hs[b, t] = 0
-                inner[b, s] = 0
-                before[b, s] = 0
+        _open(sums, x, bias, lengths, h, gates, inner, before, hs, start, end, t, s)
         product(side_by_side[::1, 2 * d::1], state if after else inner[start:end:1, s, ::1], w_n, False)
-        for b in range(start, end):
-            if t < lengths[b]:
-                _update(sums, x, bias, h, gates, inner, hs, after, keep, b - start, b, t, s)
+        _update(sums, x, bias, lengths, h, gates, inner, hs, after, keep, start, end, t, s)
 
 
 @kernel
-def _open(sums, x, bias, h, gates, inner, before, row, b, t, s):
-    """The gates r and z of sequence b at step t, which is saved as step s; and r * h. Short loops: each becomes vector
+def _open(sums, x, bias, lengths, h, gates, inner, before, hs, start, end, t, s):
+    """The gates r and z of each sequence at step t, which is saved as step s; and r * h. Short loops: each becomes vector
     instructions. Whole arrays and places, no views: Numba counts references to each view, which took longer than the loops."""
-    for k in range(2):
+    for b in range(start, end):
+        if t >= lengths[b]:
+            hs[b, t] = 0
+            inner[b, s] = 0
+            before[b, s] = 0
+            continue
+        for k in range(2):
+            for j in range(h.shape[1]):
+                gates[b, s, k, j] = sigmoid(sums[b - start, k, j] + x[b, t, k, j] + bias[k, j])
         for j in range(h.shape[1]):
-            gates[b, s, k, j] = sigmoid(sums[row, k, j] + x[b, t, k, j] + bias[k, j])
-    for j in range(h.shape[1]):
-        before[b, s, j] = h[b, j]
-    for j in range(h.shape[1]):
-        inner[b, s, j] = gates[b, s, R, j] * h[b, j]
+            before[b, s, j] = h[b, j]
+        for j in range(h.shape[1]):
+            inner[b, s, j] = gates[b, s, R, j] * h[b, j]
 
 
 @kernel
-def _update(sums, x, bias, h, gates, inner, hs, after, keep, row, b, t, s):
+def _update(sums, x, bias, lengths, h, gates, inner, hs, after, keep, start, end, t, s):
     """The candidate n and the new state."""
-    if after:
-        for j in range(h.shape[1]):
-            inner[b, s, j] = sums[row, N, j] + bias[N, j]
-        for j in range(h.shape[1]):
-            gates[b, s, N, j] = tanh(x[b, t, N, j] + gates[b, s, R, j] * inner[b, s, j])
-    else:
-        for j in range(h.shape[1]):
-            gates[b, s, N, j] = tanh(x[b, t, N, j] + sums[row, N, j] + bias[N, j])
     zero, one = h.dtype.type(0), h.dtype.type(1)  # plain integers would make it float64
     shift, sign = (zero, one) if keep else (one, -one)
-    for j in range(h.shape[1]):
-        n = gates[b, s, N, j]
-        kept = shift + sign * gates[b, s, Z, j]  # of the old state: z or 1 - z
-        new = n + kept * (h[b, j] - n)
-        h[b, j], hs[b, t, j] = new, new
+    for b in range(start, end):
+        if t >= lengths[b]:
+            continue
+        if after:
+            for j in range(h.shape[1]):
+                inner[b, s, j] = sums[b - start, N, j] + bias[N, j]
+            for j in range(h.shape[1]):
+                gates[b, s, N, j] = tanh(x[b, t, N, j] + gates[b, s, R, j] * inner[b, s, j])
+        else:
+            for j in range(h.shape[1]):
+                gates[b, s, N, j] = tanh(x[b, t, N, j] + sums[b - start, N, j] + bias[N, j])
+        for j in range(h.shape[1]):
+            n = gates[b, s, N, j]
+            kept = shift + sign * gates[b, s, Z, j]  # of the old state: z or 1 - z
+            new = n + kept * (h[b, j] - n)
+            h[b, j], hs[b, t, j] = new, new
 
 
 @kernel
@@ -201,59 +202,62 @@ def _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner,
     state, side_by_side = at_h[start:end:1, ::1], at_x.reshape(len(g), t_end, 3 * d)
     for step in range(t_end):
         t = step if reverse else t_end - 1 - step
-        for b in range(start, end):
-            if t < lengths[b]:
-                _update_back(g, gates, before, at_x, at_h, keep, b, t)
-                if after:
-                    _reset_back(gates, inner, at_x, at_inner, b, t)
-            else:
-                at_x[b, t] = 0
-                at_inner[b, t] = 0
+        _update_back(g, lengths, gates, before, at_x, at_inner, at_h, keep, start, end, t)
         inside = at_inner[start:end:1, t, ::1]
         if after:
+            _reset_back(lengths, gates, inner, at_x, at_inner, start, end, t)
             product(state, inside, w_n, True)
         else:
             product(inside, side_by_side[start:end:1, t, 2 * d::1], w_n, False)
-            for b in range(start, end):
-                if t < lengths[b]:
-                    _product_back(gates, before, at_x, at_inner, at_h, b, t)
+            _product_back(lengths, gates, before, at_x, at_inner, at_h, start, end, t)
         product(state, side_by_side[start:end:1, t, :2 * d:1], w_rz, True)
 
 
 @kernel
-def _update_back(g, gates, before, at_x, at_h, keep, b, t):
+def _update_back(g, lengths, gates, before, at_x, at_inner, at_h, keep, start, end, t):
     """Through h' = kept h + (1 - kept) n with kept = z or 1 - z, and n = tanh(...)."""
     zero, one = g.dtype.type(0), g.dtype.type(1)  # plain integers would make it float64
     shift, sign = (zero, one) if keep else (one, -one)
-    for j in range(g.shape[2]):
-        at_h[b, j] += g[b, t, j]
-    for j in range(g.shape[2]):
-        z = gates[b, t, Z, j]
-        at_x[b, t, Z, j] = sign * at_h[b, j] * (before[b, t, j] - gates[b, t, N, j]) * z * (one - z)
-    for j in range(g.shape[2]):
-        n = gates[b, t, N, j]
-        at_x[b, t, N, j] = at_h[b, j] * (one - (shift + sign * gates[b, t, Z, j])) * (one - n * n)
-    for j in range(g.shape[2]):
-        at_h[b, j] *= shift + sign * gates[b, t, Z, j]
+    for b in range(start, end):
+        if t >= lengths[b]:
+            at_x[b, t] = 0
+            at_inner[b, t] = 0
+            continue
+        for j in range(g.shape[2]):
+            at_h[b, j] += g[b, t, j]
+        for j in range(g.shape[2]):
+            z = gates[b, t, Z, j]
+            at_x[b, t, Z, j] = sign * at_h[b, j] * (before[b, t, j] - gates[b, t, N, j]) * z * (one - z)
+        for j in range(g.shape[2]):
+            n = gates[b, t, N, j]
+            at_x[b, t, N, j] = at_h[b, j] * (one - (shift + sign * gates[b, t, Z, j])) * (one - n * n)
+        for j in range(g.shape[2]):
+            at_h[b, j] *= shift + sign * gates[b, t, Z, j]
 
 
 @kernel
-def _reset_back(gates, inner, at_x, at_inner, b, t):
+def _reset_back(lengths, gates, inner, at_x, at_inner, start, end, t):
     """Through x_n + r * inner."""
     one = inner.dtype.type(1)
-    for j in range(inner.shape[2]):
-        at_inner[b, t, j] = at_x[b, t, N, j] * gates[b, t, R, j]
-    for j in range(inner.shape[2]):
-        r = gates[b, t, R, j]
-        at_x[b, t, R, j] = at_x[b, t, N, j] * inner[b, t, j] * r * (one - r)
+    for b in range(start, end):
+        if t >= lengths[b]:
+            continue
+        for j in range(inner.shape[2]):
+            at_inner[b, t, j] = at_x[b, t, N, j] * gates[b, t, R, j]
+        for j in range(inner.shape[2]):
+            r = gates[b, t, R, j]
+            at_x[b, t, R, j] = at_x[b, t, N, j] * inner[b, t, j] * r * (one - r)
 
 
 @kernel
-def _product_back(gates, before, at_x, at_inner, at_h, b, t):
+def _product_back(lengths, gates, before, at_x, at_inner, at_h, start, end, t):
     """Through r * h; at_inner is its gradient."""
     one = before.dtype.type(1)
-    for j in range(before.shape[2]):
-        r = gates[b, t, R, j]
-        at_x[b, t, R, j] = at_inner[b, t, j] * before[b, t, j] * r * (one - r)
-    for j in range(before.shape[2]):
-        at_h[b, j] += at_inner[b, t, j] * gates[b, t, R, j]
+    for b in range(start, end):
+        if t >= lengths[b]:
+            continue
+        for j in range(before.shape[2]):
+            r = gates[b, t, R, j]
+            at_x[b, t, R, j] = at_inner[b, t, j] * before[b, t, j] * r * (one - r)
+        for j in range(before.shape[2]):
+            at_h[b, j] += at_inner[b, t, j] * gates[b, t, R, j]

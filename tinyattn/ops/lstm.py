@@ -103,36 +103,36 @@ def _forward_chunk(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse,
         t = t_end - 1 - step if reverse else step
         s = t if gates.shape[1] == t_end else 0
         product(side_by_side, state, w, False)
-        for b in range(start, end):
-            if t < lengths[b]:
-                _step(sums, x, bias, h, c, gates, before, cells, hs, b - start, b, t, s)
-            else:
-                hs[b, t] = 0
-                before[b, s] = 0
+        _step(sums, x, bias, lengths, h, c, gates, before, cells, hs, start, end, t, s)
 
 
 @kernel
-def _step(sums, x, bias, h, c, gates, before, cells, hs, row, b, t, s):
-    """The gates and the new state of sequence b at step t, which is saved as step s. Short loops: each becomes vector
+def _step(sums, x, bias, lengths, h, c, gates, before, cells, hs, start, end, t, s):
+    """The gates and the new state of each sequence at step t, which is saved as step s. Short loops: each becomes vector
     instructions. Whole arrays and places, no views: Numba counts references to each view, which took longer than the loops."""
-    for j in range(h.shape[1]):
-        before[b, s, j], cells[b, s, j] = h[b, j], c[b, j]
-    for k in range(4):
+    for b in range(start, end):
+        if t >= lengths[b]:
+            hs[b, t] = 0
+            before[b, s] = 0
+            continue
         for j in range(h.shape[1]):
-            gates[b, s, k, j] = sums[row, k, j] + x[b, t, k, j] + bias[k, j]
-    for j in range(h.shape[1]):
-        gates[b, s, I, j] = sigmoid(gates[b, s, I, j])
-    for j in range(h.shape[1]):
-        gates[b, s, F, j] = sigmoid(gates[b, s, F, j])
-    for j in range(h.shape[1]):
-        gates[b, s, G, j] = tanh(gates[b, s, G, j])
-    for j in range(h.shape[1]):
-        gates[b, s, O, j] = sigmoid(gates[b, s, O, j])
-    for j in range(h.shape[1]):
-        c[b, j] = gates[b, s, F, j] * c[b, j] + gates[b, s, I, j] * gates[b, s, G, j]
-    for j in range(h.shape[1]):
-        new = gates[b, s, O, j] * tanh(c[b, j])
-        h[b, j], hs[b, t, j] = new, new
+            before[b, s, j], cells[b, s, j] = h[b, j], c[b, j]
+        for k in range(4):
+            for j in range(h.shape[1]):
+                gates[b, s, k, j] = sums[b - start, k, j] + x[b, t, k, j] + bias[k, j]
+        for j in range(h.shape[1]):
+            gates[b, s, I, j] = sigmoid(gates[b, s, I, j])
+        for j in range(h.shape[1]):
+            gates[b, s, F, j] = sigmoid(gates[b, s, F, j])
+        for j in range(h.shape[1]):
+            gates[b, s, G, j] = tanh(gates[b, s, G, j])
+        for j in range(h.shape[1]):
+            gates[b, s, O, j] = sigmoid(gates[b, s, O, j])
+        for j in range(h.shape[1]):
+            c[b, j] = gates[b, s, F, j] * c[b, j] + gates[b, s, I, j] * gates[b, s, G, j]
+        for j in range(h.shape[1]):
+            new = gates[b, s, O, j] * tanh(c[b, j])
+            h[b, j], hs[b, t, j] = new, new
 
 
 @kernel
@@ -164,37 +164,37 @@ def _backward_chunk(g, w, lengths, gates, before, cells, at_x, at_h, at_c, rever
     state, side_by_side = at_h[start:end:1, ::1], at_x.reshape(len(g), t_end, 4 * d)
     for step in range(t_end):
         t = step if reverse else t_end - 1 - step
-        for b in range(start, end):
-            if t < lengths[b]:
-                _step_back(g, gates, cells, at_x, at_h, at_c, b, t)
-            else:
-                at_x[b, t] = 0
+        _step_back(g, lengths, gates, cells, at_x, at_h, at_c, start, end, t)
         product(state, side_by_side[start:end:1, t, ::1], w, True)
 
 
 @kernel
-def _step_back(g, gates, cells, at_x, at_h, at_c, b, t):
-    """Sequence b at step t. at_h is 0 afterwards: all of the old state's gradient comes through the product."""
+def _step_back(g, lengths, gates, cells, at_x, at_h, at_c, start, end, t):
+    """Each sequence at step t. at_h is 0 afterwards: all of the old state's gradient comes through the product."""
     zero, one = g.dtype.type(0), g.dtype.type(1)  # plain integers would make it float64
-    for j in range(g.shape[2]):
-        at_x[b, t, O, j] = tanh(gates[b, t, F, j] * cells[b, t, j] + gates[b, t, I, j] * gates[b, t, G, j])  # tanh(c')
-    for j in range(g.shape[2]):
-        at_h[b, j] += g[b, t, j]
-    for j in range(g.shape[2]):
-        at_c[b, j] += at_h[b, j] * gates[b, t, O, j] * (one - at_x[b, t, O, j] * at_x[b, t, O, j])
-    for j in range(g.shape[2]):
-        o = gates[b, t, O, j]
-        at_x[b, t, O, j] = at_h[b, j] * at_x[b, t, O, j] * o * (one - o)
-    for j in range(g.shape[2]):
-        i = gates[b, t, I, j]
-        at_x[b, t, I, j] = at_c[b, j] * gates[b, t, G, j] * i * (one - i)
-    for j in range(g.shape[2]):
-        n = gates[b, t, G, j]
-        at_x[b, t, G, j] = at_c[b, j] * gates[b, t, I, j] * (one - n * n)
-    for j in range(g.shape[2]):
-        f = gates[b, t, F, j]
-        at_x[b, t, F, j] = at_c[b, j] * cells[b, t, j] * f * (one - f)
-    for j in range(g.shape[2]):
-        at_c[b, j] *= gates[b, t, F, j]
-    for j in range(g.shape[2]):
-        at_h[b, j] = zero
+    for b in range(start, end):
+        if t >= lengths[b]:
+            at_x[b, t] = 0
+            continue
+        for j in range(g.shape[2]):
+            at_x[b, t, O, j] = tanh(gates[b, t, F, j] * cells[b, t, j] + gates[b, t, I, j] * gates[b, t, G, j])  # tanh(c')
+        for j in range(g.shape[2]):
+            at_h[b, j] += g[b, t, j]
+        for j in range(g.shape[2]):
+            at_c[b, j] += at_h[b, j] * gates[b, t, O, j] * (one - at_x[b, t, O, j] * at_x[b, t, O, j])
+        for j in range(g.shape[2]):
+            o = gates[b, t, O, j]
+            at_x[b, t, O, j] = at_h[b, j] * at_x[b, t, O, j] * o * (one - o)
+        for j in range(g.shape[2]):
+            i = gates[b, t, I, j]
+            at_x[b, t, I, j] = at_c[b, j] * gates[b, t, G, j] * i * (one - i)
+        for j in range(g.shape[2]):
+            n = gates[b, t, G, j]
+            at_x[b, t, G, j] = at_c[b, j] * gates[b, t, I, j] * (one - n * n)
+        for j in range(g.shape[2]):
+            f = gates[b, t, F, j]
+            at_x[b, t, F, j] = at_c[b, j] * cells[b, t, j] * f * (one - f)
+        for j in range(g.shape[2]):
+            at_c[b, j] *= gates[b, t, F, j]
+        for j in range(g.shape[2]):
+            at_h[b, j] = zero

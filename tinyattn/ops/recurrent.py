@@ -20,6 +20,8 @@ Conventions, the same for the three layers
     reverse=True     runs from the last step to the first, so from the last true step
     returns          hs (B,T,D) and the last state h (B,D), and c (B,D) for the LSTM
 """
+import functools
+
 import numpy as np
 
 from ..autograd import Op
@@ -34,7 +36,9 @@ class Scan(Op):
 
     def checked(self, x, h0, w_hh, b_hh, lengths, c0=None):
         """Raise ShapeError unless the shapes fit; return (B, T, D), the bias and the lengths, made where they are None."""
-        if len({a.dtype for a in (x, h0, w_hh, b_hh, c0) if a is not None}) > 1 or x.dtype.kind != "f":
+        kind = x.dtype
+        if (kind.kind != "f" or h0.dtype != kind or w_hh.dtype != kind or (b_hh is not None and b_hh.dtype != kind)
+                or (c0 is not None and c0.dtype != kind)):
             raise TypeError(f"{self.name}: expected floats of one type, got x {x.dtype}, h0 {h0.dtype}, w_hh {w_hh.dtype}, "
                             f"b_hh {None if b_hh is None else b_hh.dtype}")
         d, g = w_hh.shape[-1], self.gates
@@ -49,7 +53,7 @@ class Scan(Op):
                 f"b_hh {None if b_hh is None else b_hh.shape}, lengths {None if lengths is None else lengths.shape}")
         b, t = x.shape[:2]
         if lengths is None:
-            lengths = np.full(b, t, np.int64)
+            lengths = all_steps(b, t)
         elif lengths.dtype.kind not in "iu":
             raise TypeError(f"{self.name}: expected integer lengths, got {lengths.dtype}")
         elif b and (lengths.min() < 0 or lengths.max() > t):
@@ -86,6 +90,12 @@ class Scan(Op):
         if need_b:
             grad_b = np.concatenate([column_sums(rows_of(at)) for at, _ in parts])
         return grad_w, grad_b
+
+
+@functools.lru_cache(maxsize=64)
+def all_steps(b, t):
+    """Lengths where there is no padding; kernels only read them. (A decoder asks for them at every step.)"""
+    return np.full(b, t, np.int64)
 
 
 def chunk_rows(b):

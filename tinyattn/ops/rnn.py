@@ -89,32 +89,32 @@ def _forward_chunk(x, w, bias, lengths, hs, h, before, reverse, relu, start, end
     for step in range(t_end):
         t = t_end - 1 - step if reverse else step
         product(sums, state, w, False)
-        for b in range(start, end):
-            if t < lengths[b]:
-                _step(sums, x, bias, h, before, hs, relu, b - start, b, t)
-            else:
-                hs[b, t] = 0
-                if before.shape[1] > 0:
-                    before[b, t] = 0
+        _step(sums, x, bias, lengths, h, before, hs, relu, start, end, t)
 
 
 @kernel
-def _step(sums, x, bias, h, before, hs, relu, row, b, t):
-    """Sequence b at step t. Short loops: each becomes vector instructions. Whole arrays and places, no views: Numba counts
+def _step(sums, x, bias, lengths, h, before, hs, relu, start, end, t):
+    """Each sequence at step t. Short loops: each becomes vector instructions. Whole arrays and places, no views: Numba counts
     references to each view, which took longer than the loops."""
-    if before.shape[1] > 0:
+    zero, saves = h.dtype.type(0), before.shape[1] > 0  # a plain integer 0 would make it float64
+    for b in range(start, end):
+        if t >= lengths[b]:
+            hs[b, t] = 0
+            if saves:
+                before[b, t] = 0
+            continue
+        if saves:
+            for j in range(h.shape[1]):
+                before[b, t, j] = h[b, j]
+        if relu:
+            for j in range(h.shape[1]):
+                s = sums[b - start, j] + x[b, t, j] + bias[j]
+                h[b, j] = s if s > zero or s != s else zero  # a nan stays one
+        else:
+            for j in range(h.shape[1]):
+                h[b, j] = tanh(sums[b - start, j] + x[b, t, j] + bias[j])
         for j in range(h.shape[1]):
-            before[b, t, j] = h[b, j]
-    if relu:
-        zero = h.dtype.type(0)  # a plain integer would make it float64
-        for j in range(h.shape[1]):
-            s = sums[row, j] + x[b, t, j] + bias[j]
-            h[b, j] = s if s > zero or s != s else zero  # a nan stays one
-    else:
-        for j in range(h.shape[1]):
-            h[b, j] = tanh(sums[row, j] + x[b, t, j] + bias[j])
-    for j in range(h.shape[1]):
-        hs[b, t, j] = h[b, j]
+            hs[b, t, j] = h[b, j]
 
 
 @kernel
@@ -146,23 +146,23 @@ def _backward_chunk(g, w, lengths, hs, at_x, at_h, reverse, relu, start, end):
     state = at_h[start:end:1, ::1]
     for step in range(t_end):
         t = step if reverse else t_end - 1 - step
-        for b in range(start, end):
-            if t < lengths[b]:
-                _step_back(g, hs, at_x, at_h, relu, b, t)
-            else:
-                at_x[b, t] = 0
+        _step_back(g, lengths, hs, at_x, at_h, relu, start, end, t)
         product(state, at_x[start:end:1, t, ::1], w, True)
 
 
 @kernel
-def _step_back(g, hs, at_x, at_h, relu, b, t):
-    """Sequence b at step t. at_h is 0 afterwards: all of the old state's gradient comes through the product."""
+def _step_back(g, lengths, hs, at_x, at_h, relu, start, end, t):
+    """Each sequence at step t. at_h is 0 afterwards: all of the old state's gradient comes through the product."""
     zero, one = g.dtype.type(0), g.dtype.type(1)  # plain integers would make it float64
-    if relu:
+    for b in range(start, end):
+        if t >= lengths[b]:
+            at_x[b, t] = 0
+            continue
+        if relu:
+            for j in range(g.shape[2]):
+                at_x[b, t, j] = at_h[b, j] + g[b, t, j] if hs[b, t, j] > zero else zero
+        else:
+            for j in range(g.shape[2]):
+                at_x[b, t, j] = (at_h[b, j] + g[b, t, j]) * (one - hs[b, t, j] * hs[b, t, j])
         for j in range(g.shape[2]):
-            at_x[b, t, j] = at_h[b, j] + g[b, t, j] if hs[b, t, j] > zero else zero
-    else:
-        for j in range(g.shape[2]):
-            at_x[b, t, j] = (at_h[b, j] + g[b, t, j]) * (one - hs[b, t, j] * hs[b, t, j])
-    for j in range(g.shape[2]):
-        at_h[b, j] = zero
+            at_h[b, j] = zero
