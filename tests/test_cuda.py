@@ -112,11 +112,12 @@ def test_nvidias_compiler_is_found_in_its_packages(tmp_path):
         (tmp_path / "nvidia/cu13" / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "nvidia/cu13" / file).touch()
     code = f"""if True:
-        import sys
+        from types import SimpleNamespace
         from numba.cuda import cuda_paths
         cuda_paths.get_system_ctk = cuda_paths.get_cuda_home = lambda *names: None
-        sys.path.insert(0, {str(tmp_path)!r})
         from tinyattn import device
+        there = SimpleNamespace(submodule_search_locations=[{str(tmp_path / "nvidia")!r}])
+        device.importlib.util.find_spec = lambda name: there  # also where the real packages are installed
         device.numba_cuda()
         paths = cuda_paths.get_cuda_paths()
         print(*[paths[kind].info for kind in ("nvvm", "libdevice", "cudalib_dir")], sep="\\n")"""

@@ -155,7 +155,7 @@ def matmul_into(a, b, out, bias=None):
     packed = m >= 256 or b.strides[1] != b.itemsize  # for few rows a copy would cost more than it gives
     a, turned_a = _upright(a)
     b, turned_b = _upright(b)
-    args = out, a, turned_a, b, turned_b, packed, NO_BIAS[out.dtype.char] if bias is None else bias
+    args = out, a, turned_a, b, turned_b, packed, NO_BIAS[out.dtype.char] if bias is None else np.ascontiguousarray(bias)
     launch(nanoseconds, _blocks, args, _blocks_parallel, args)
     return out
 
