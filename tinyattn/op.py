@@ -57,7 +57,6 @@ class Op:
     registry = {}
     result = None      # the Tensor class; `tensor.py` puts itself here
     tex = ""
-    view = False       # does the output share memory with the first input?
     composed = None
     cpu = cuda = cpu_grad = cuda_grad = accumulate = None
     input_names, rules, variadic = (), (), False
@@ -135,7 +134,7 @@ class Op:
 
     def attributes(self):
         """The plain settings of this call, such as {'axis': -1}."""
-        return {k: v for k, v in self.__dict__.items() if not k.startswith("_") and k != "view"}
+        return {k: v for k, v in self.__dict__.items() if not k.startswith("_")}
 
     def __repr__(self):
         return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.attributes().items())})"
@@ -144,7 +143,6 @@ class Op:
 class Alias(Op):
     """y = x. A second name for a Tensor, so that `attend(x, x, x)` can be differentiated slot by slot."""
     tex = "{x}"
-    view = True
 
     def cpu(self, x):
         return x

@@ -8,7 +8,6 @@ from .broadcast import ShapeError
 class Unfold(Op):
     """y[..., t, k] = x[..., t * step + k * dilation]: all windows of `size` elements, as a view."""
     tex = r"\mathrm{windows}({x})"
-    view = True
 
     def __init__(self, size, step=1, dilation=1):
         self.size, self.step, self.dilation = size, step, dilation

@@ -23,7 +23,7 @@ class Getitem(Op):
 
     def __init__(self, index):
         self.index = index
-        self.view = is_basic(index)
+        self._basic = is_basic(index)
 
     def cpu(self, x):
         y = x[self.index]
@@ -33,7 +33,7 @@ class Getitem(Op):
         return Putitem(self.index, x.shape)(g)
 
     def accumulate(self, g, buffer):
-        if self.view:
+        if self._basic:
             buffer[self.index] += g
         else:
             np.add.at(buffer, self.index, g)

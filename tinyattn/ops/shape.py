@@ -27,7 +27,6 @@ class Reshape(Op):
     """The same elements, in the same order, under another shape. One length may be -1: it is worked out."""
     fresh = False
     tex = r"\mathrm{reshape}({x})"
-    view = True
 
     def __init__(self, shape):
         self.shape = tuple(shape)
@@ -59,7 +58,6 @@ class Reshape(Op):
 class Permute(Op):
     """The axes in another order: y.shape[i] = x.shape[axes[i]]."""
     tex = r"{x}^\top"
-    view = True
 
     def __init__(self, axes):
         self.axes = tuple(axes)
@@ -87,7 +85,6 @@ class Permute(Op):
 class Expand(Op):
     """Repeat axes of length 1, and put new axes in front, without copying: stride 0."""
     tex = r"\mathrm{expand}({x})"
-    view = True
 
     def __init__(self, shape):
         self.shape = tuple(shape)
@@ -115,7 +112,6 @@ class Expand(Op):
 class Flip(Op):
     """The elements along the axes in reverse order"""
     tex = r"\mathrm{flip}({x})"
-    view = True
 
     def __init__(self, axes):
         self.axes = tuple(axes)
@@ -218,7 +214,6 @@ class Stack(Op):
 class Split(Op):
     """Pieces of the given lengths along an axis: several outputs, all views of x"""
     tex = r"\mathrm{split}({x})"
-    view = True
 
     def __init__(self, lengths, axis=0):
         self.lengths, self.axis = tuple(lengths), axis
