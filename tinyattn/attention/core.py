@@ -1,13 +1,23 @@
-"""The spine of every mechanism: the table of mechanisms, and `weigh`, the one place that masks, normalises and taps weights.
+"""The spine of every mechanism: the table of mechanisms, scores by name, and `weigh`, the one place that masks, normalises
+and taps weights. (Beside it: `mask.py` makes masks, `normalise.py` turns scores into weights, `cache.py` keeps keys and
+values while decoding, `properties.py` holds what every mechanism must satisfy. Every other file is a mechanism.)
 
 A mechanism is a function of Tensors, put into the table by `@variant`. Its file also holds
 
     reference(...)    the same in plain NumPy loops, sharing nothing with it
-    example(rng)      small inputs: a dictionary of arrays for the function's arguments
+    example(rng)      small inputs: a dictionary of arrays (and plain settings) for the function's arguments
     prepare(k, ...)   optional: what depends on the keys alone, so that a decoder computes it once a sentence
-    scores(q, prepared, ...)  optional: the scores of queries against prepared keys
+    scores(q, prepared, ...)  optional: the scores of queries against prepared keys. A mechanism with this part is a score
+                      function, and others take it by name: `score="general"`
+    labels()          optional: (names of the queries, names of the keys) of the example, for pictures
 
-From the table come the tests, `tinyattn list / explain / check / graph`, and the `--attention` option.
+(`NAME_reference` and `NAME_example` go first, where one file holds two mechanisms.) The file's docstring is a sentence, the
+formula indented below it, then paragraphs; one begins with "Cost:", and one with "Survey:" where the survey (Hu 2018)
+prints something else. From the table come the tests, `tinyattn list / explain / check / graph / gallery`, and the
+`--attention` option.
+
+Conventions: q (B, T, Q), k (B, S, K), v (B, S, E), or x (B, T, D) where a sequence attends to itself; mask is bool, True = may be
+attended, of shape (T, S), (B, 1, S) or (B, T, S); weights are tapped with keys on the last axis, queries before: (..., T, S).
 """
 import importlib
 import importlib.util
@@ -19,18 +29,28 @@ from pathlib import Path
 
 from ..autograd import scope, tap
 from ..errors import InputError
+from ..functional import dropout as drop
+from .normalise import normaliser
 
 _table = {}
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# the table
+# ---------------------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Variant:
     """One mechanism. `params` gives each learned parameter's shape, in letters that the model fills in."""
     name: str
     function: object
     params: dict
-    null: tuple       # parameters whose gradient is 0 by nature
-    paper: str
+    null: tuple = ()      # parameters whose gradient is 0 by nature
+    paper: str = ""
+    score: str = ""       # the score that it takes by name, by default
+    sums: object = 1.0    # what the weights of a query sum to: a number, a pair (at least, at most), or None
+    keys: tuple = ()      # the inputs (B, S, ...) that `mask` masks
+    causal: bool = False  # a sequence attends to itself, row t of the output belongs to token t
+    empty: bool = True    # a query that may attend to nothing gives output 0 (False: a gate or a residue gives something)
 
     @property
     def module(self):
@@ -40,24 +60,60 @@ class Variant:
     def doc(self):
         return inspect.getdoc(self.module) or ""
 
-    def part(self, name):
-        """The module's `reference`, `example`, `prepare` or `scores`, or None."""
-        return getattr(self.module, name, None)
+    @property
+    def formula(self):
+        """The first indented block of the file's docstring, its lines without the indent."""
+        block = []
+        for line in self.doc.splitlines()[1:]:
+            if line.startswith("    "):
+                block.append(line.strip())
+            elif block:
+                break
+        return block
 
-    def shapes(self, **sizes):
+    def paragraph(self, begins):
+        """The docstring's paragraph that begins with this word, such as "Cost:" or "Survey:", as one line; or ""."""
+        found = [p for p in self.doc.split("\n\n") if p.startswith(begins)]
+        return " ".join(found[0].split()) if found else ""
+
+    def part(self, name):
+        """The module's `reference`, `example`, `prepare`, `scores` or `labels`, or None."""
+        return getattr(self.module, f"{self.name}_{name}", None) or getattr(self.module, name, None)
+
+    @property
+    def arguments(self):
+        """The names of the function's arguments."""
+        return tuple(inspect.signature(self.function).parameters)
+
+    def letters(self, score=None):
+        """{parameter: letters of its shape}, those of the score that it takes by name too."""
+        score = score or self.score
+        return {**self.params, **(find(score).params if isinstance(score, str) and score else {})}
+
+    def shapes(self, score=None, **sizes):
         """The shapes of the parameters for given sizes: `shapes(A=64, Q=64, K=128)`."""
-        return {p: tuple(sizes[letter] for letter in letters) for p, letters in self.params.items()}
+        letters = self.letters(score)
+        unknown = sorted(set("".join(letters.values())) - set(sizes))
+        if unknown:
+            shapes = ", ".join(f"{p} ({', '.join(s)})" for p, s in letters.items())
+            raise InputError(f"attention {self.name}: its parameters need the sizes {', '.join(unknown)} too: {shapes}")
+        return {p: tuple(sizes[letter] for letter in s) for p, s in letters.items()}
 
     def __call__(self, *args, **kwargs):
         with scope(self.name):
             return self.function(*args, **kwargs)
 
 
-def variant(params=None, null=(), paper=""):
-    """Put a function into the table under its own name. Letters in `params`: A alignment units, Q and K width of a query
-    and of a key."""
+def variant(params=None, null=(), paper="", score="", sums=1.0, keys=None, causal=False, empty=True):
+    """Put a function into the table under its own name. The fields are those of `Variant`.
+
+    Letters in `params`: A alignment units, Q and K width of a query and of a key, D of a token, E of a value, H heads, V
+    vocabulary; others as the mechanism's file says. A scalar has no letter.
+    """
     def register(function):
-        entry = Variant(function.__name__, function, dict(params or {}), tuple(null), paper)
+        names = inspect.signature(function).parameters
+        own = tuple(n for n in ("k", "v", "x") if n in names) if keys is None else tuple(keys)
+        entry = Variant(function.__name__, function, dict(params or {}), tuple(null), paper, score, sums, own, causal, empty)
         if function.__module__.startswith("tinyattn.") and entry.name in _table:
             raise ValueError(f"variant: there are two mechanisms named {entry.name!r}")
         _table[entry.name] = entry
@@ -75,9 +131,16 @@ def table():
 
 def find(name):
     """The mechanism called `name`, or `path/to/file.py:name` for one of the user's own. InputError if there is none."""
+    if isinstance(name, Variant):
+        return name
     if ".py" in name:
         path, _, function = name.rpartition(":") if ".py:" in name else (name, "", "")
         return _from_file(Path(path), function)
+    here = importlib.import_module("tinyattn.attention")
+    if name not in _table and name.isidentifier() and importlib.util.find_spec(f"{here.__name__}.{name}"):
+        importlib.import_module(f"{here.__name__}.{name}")  # one file, not all: a decoder asks for one mechanism
+    if name in _table and _table[name].function.__module__.startswith("tinyattn."):
+        return _table[name]
     known = table()
     if name not in known:
         raise InputError(f"attention: expected one of {', '.join(known)}, or FILE.py:NAME, got {name!r}")
@@ -102,13 +165,67 @@ def _from_file(path, function):
     return found[function] if function else next(iter(found.values()))
 
 
-def weigh(scores, v, mask=None, return_weights=False):
-    """Weights softmax(scores) over the keys, and the mean of the values under them.
+# ---------------------------------------------------------------------------------------------------------------------
+# scores by name
+# ---------------------------------------------------------------------------------------------------------------------
+def score_function(score):
+    """a(q, k, **parameters) for the name of a score ("dot", "general", "my.py:mine"); a function is given back as it is.
 
-    scores (..., T, S), v (..., S, E), mask broadcasts to the scores, True = may be attended. Returns (..., T, E), and the
-    weights (..., T, S) too if asked. A query that may attend to nothing gets 0. The weights are tapped as "weights".
+    InputError if the name is that of a mechanism which is not a score function.
     """
-    weights = scores.softmax(-1, mask)                                     # (..., T, S)
+    if callable(score) and not isinstance(score, Variant):
+        return score
+    entry = find(score)
+    return lambda q, k, **parameters: _score(entry, q, k, parameters)
+
+
+def scores_of(score, q, k, parameters):
+    """e (B, T, S), the scores of queries q (B, T, Q) against keys k (B, S, K) under the score named `score`."""
+    return score_function(score)(q, k, **parameters)
+
+
+def _score(entry, q, k, parameters):
+    scores, prepare = entry.part("scores"), entry.part("prepare")
+    if scores is None:
+        known = ", ".join(n for n, v in table().items() if v.part("scores"))
+        raise InputError(f"score: {entry.name} is no score function; expected one of {known}, or FILE.py:NAME with a part "
+                         "scores(q, k, ...)")
+    if set(parameters) != set(entry.params):
+        raise InputError(f"score {entry.name}: expected the parameters {', '.join(entry.params) or 'none'}, got "
+                         f"{', '.join(parameters) or 'none'}")
+    prepared = k if prepare is None else prepare(k, **_wanted(prepare, parameters))
+    return scores(q, prepared, **_wanted(scores, parameters))
+
+
+def _wanted(function, parameters):
+    """Those of the parameters that a function names."""
+    names = inspect.signature(function).parameters
+    return {name: p for name, p in parameters.items() if name in names}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# scores to weights to the mean of the values
+# ---------------------------------------------------------------------------------------------------------------------
+def weights_of(scores, mask=None, normalise="softmax"):
+    """The weights (..., T, S) of scores (..., T, S): masked, normalised over the keys, tapped for pictures.
+
+    mask broadcasts to the scores, True = may be attended; masked places get exactly 0, a query that may attend to nothing
+    gets 0 throughout. normalise is a name of `normalise.py`. Taps "scores", "mask" and "weights".
+    """
+    weights = normaliser(normalise)(scores, mask)
+    tap("scores", scores)
+    if mask is not None:
+        tap("mask", mask)
     tap("weights", weights)
-    context = weights @ v                                                  # (..., T, E)
+    return weights
+
+
+def weigh(scores, v, mask=None, return_weights=False, normalise="softmax", dropout=0.0, training=False):
+    """Weights of the scores, and the mean of the values under them.
+
+    scores (..., T, S), v (..., S, E), mask and normalise as in `weights_of`. Returns (..., T, E), and the weights (..., T, S)
+    too if asked. In training, each weight is dropped with probability `dropout`; the weights returned and tapped are those before.
+    """
+    weights = weights_of(scores, mask, normalise)                          # (..., T, S)
+    context = (drop(weights, dropout, training) if dropout else weights) @ v  # (..., T, E)
     return (context, weights) if return_weights else context

@@ -14,8 +14,6 @@ from ..errors import InputError
 from . import names
 from .console import columns, note, on_terminal, out, out_json
 
-TOLERANCE = 1e-9  # of a mechanism against its slow reference, both in float64
-
 
 # ---------------------------------------------------------------------------------------------------------------------
 # check
@@ -76,35 +74,18 @@ def _check(kind, name, thing, order, seed):
 
 
 def _check_mechanism(name, variant, order, seed, rng):
-    """Gradients on the mechanism's example, and its value against its slow reference."""
+    """Gradients on the mechanism's example, its value against its slow reference, and what all mechanisms must satisfy."""
     from .. import gradcheck
+    from ..attention import properties
     if variant.part("example") is None:
         raise InputError(f"{name}: expected `example(rng)` beside the mechanism, inputs to check it on; found none")
     inputs = variant.part("example")(rng)
-    def call(*tensors):
-        return variant(**dict(zip(inputs, tensors, strict=True)))
+
+    def call(*values):
+        return variant(**dict(zip(inputs, values, strict=True)))
+
     reports = gradcheck.check_function(f"attention {name}", call, list(inputs.values()), order, seed, names=[*inputs])
-    if variant.part("reference") is not None:
-        reports.append(_against_reference(name, variant, inputs))
-    return reports
-
-
-def _against_reference(name, variant, inputs):
-    """The value of a mechanism beside that of its slow reference, both in float64."""
-    from .. import gradcheck
-    from .draw import leaf
-    report = gradcheck.Report(f"attention {name} (value against reference)")
-    got = variant(**{k: leaf(x, np.float64) for k, x in inputs.items()}).numpy()
-    want = np.asarray(variant.part("reference")(**inputs))
-    if got.shape != want.shape:
-        report.fail(f"the function gives shape {got.shape}, its reference {want.shape}")
-    elif got.size:
-        off = np.nan_to_num(np.abs(got - want), nan=np.inf)
-        at = tuple(int(i) for i in np.unravel_index(np.argmax(off), off.shape))
-        what = "value, function (analytic) against reference (numeric)"
-        excess = float(off[at]) / (TOLERANCE * max(1.0, abs(want[at])))
-        report.add(gradcheck.Element(what, at, got[at], want[at]), excess, not excess <= 1)
-    return report
+    return reports + properties.check(variant, inputs)
 
 
 def _with_bar(items, title, label):

@@ -1,0 +1,50 @@
+r"""From scores to weights: the normalisers that every mechanism takes by name, all over the last axis, the keys.
+
+    softmax     alpha_s = e^{e_s} / sum_j e^{e_j}
+    sparsemax   the point of the simplex nearest to e: alpha_s = max(e_s - tau, 0)            Martins and Astudillo 2016
+    entmax15    half way between the two: alpha_s = max(e_s / 2 - tau, 0)^2                    Peters et al. 2019
+    raw         alpha_s = e_s / sum_j e_j, for positive scores only                            Hu 2018 eq. 2, as printed
+    sigmoid     alpha_s = 1 / (1 + e^{-e_s}), each key by itself: nothing is shared out
+
+A masked key gets exactly 0, and a query that may attend to nothing gets 0 throughout.
+"""
+from ..errors import InputError
+
+
+def softmax(scores, mask=None):
+    return scores.softmax(-1, mask)
+
+
+def sparsemax(scores, mask=None):
+    from ..ops.sparsemax import Sparsemax
+    return Sparsemax()(scores, mask)
+
+
+def entmax15(scores, mask=None):
+    from ..ops.sparsemax import Entmax15
+    return Entmax15()(scores, mask)
+
+
+def raw(scores, mask=None):
+    """ValueError if a score that counts is negative: a weight would be negative or above 1, and the sum could be 0."""
+    allowed = scores if mask is None else scores.where(mask, 0.0)
+    if allowed.size and float(allowed.numpy().min()) < 0:
+        raise ValueError(f"raw: scores must not be negative (those of `mlp` are between 0 and 1), got {allowed.numpy().min():g}")
+    total = allowed.sum(-1, keepdims=True)                                 # (..., T, 1)
+    return allowed / total.where(total != 0, 1.0)
+
+
+def sigmoid(scores, mask=None):
+    return scores.sigmoid() if mask is None else scores.sigmoid().where(mask, 0.0)
+
+
+NORMALISERS = {f.__name__: f for f in (softmax, sparsemax, entmax15, raw, sigmoid)}
+
+
+def normaliser(name):
+    """The function (scores, mask) -> weights of this name; a function is given back as it is."""
+    if callable(name):
+        return name
+    if name not in NORMALISERS:
+        raise InputError(f"normalise: expected one of {', '.join(NORMALISERS)}, got {name!r}")
+    return NORMALISERS[name]
