@@ -21,6 +21,7 @@ COMMANDS = {  # name: (module of `commands/`, what it does)
     "predict": ("use", "Ask a trained run: text as arguments, or one line at a time on stdin."),
     "heatmap": ("use", "Draw what a trained run looks at while it predicts."),
     "graph": ("draw", "Draw a computation graph: of an op, a mechanism, a system or a run."),
+    "gallery": ("draw", "Write a page for every attention mechanism: formula, weights, graphs."),
     "list": ("draw", "List the mechanisms, systems, tasks and ops that there are."),
     "explain": ("draw", "Say what an op, a mechanism or a system computes, and where it stands."),
     "check": ("health", "Check gradients by finite differences, in float64."),

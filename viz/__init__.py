@@ -3,11 +3,15 @@
     graph(loss).save("graph.svg")                           what was computed, from what
     heatmap(weights, target, source, path="map.svg")        which source token each target token attended to
     heatmaps([(weights, target, source, "head 1"), ...])    several of them side by side
+    panels(seen, path="panels.svg")                         scores, mask, masked scores, weights of a `capture()`
+    gallery("folder")                                       a page for every attention mechanism, and an index
     curves({"GRU": log}, path="curves.svg")                 training and validation loss by step
     bleu_by_length({"GRU": rows}, path="length.svg")        translation quality by sentence length
 """
 from .curves import bleu_by_length, curves
+from .gallery import gallery
 from .graph import Graph, graph
 from .heatmap import heatmap, heatmaps
+from .panels import panels
 
-__all__ = ["Graph", "bleu_by_length", "curves", "graph", "heatmap", "heatmaps"]
+__all__ = ["Graph", "bleu_by_length", "curves", "gallery", "graph", "heatmap", "heatmaps", "panels"]

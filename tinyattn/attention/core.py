@@ -23,6 +23,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,11 @@ class Variant:
             elif block:
                 break
         return block
+
+    @property
+    def headline(self):
+        """The formula in one line: the first of the block, up to a wide gap."""
+        return re.split(r" {3,}", self.formula[0])[0] if self.formula else ""
 
     def paragraph(self, begins):
         """The docstring's paragraph that begins with this word, such as "Cost:" or "Survey:", as one line; or ""."""

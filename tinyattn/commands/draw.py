@@ -1,4 +1,4 @@
-"""The commands that show what there is: graph, list, explain."""
+"""The commands that show what there is: graph, gallery, list, explain."""
 import inspect
 from pathlib import Path
 
@@ -70,7 +70,10 @@ def _call(kind, name, thing, sample):
     from ..nn import outputs_of
     rng = np.random.default_rng(0)
     if kind == "attention":
-        leaves = {key: leaf(x) for key, x in thing.part("example")(rng).items()}
+        from ..attention import properties
+        if thing.part("example") is None:
+            raise InputError(f"{name}: expected `example(rng)` beside the mechanism, inputs to draw it with; found none")
+        leaves = properties.leaves(thing.part("example")(rng), np.float32)
         return outputs_of(thing(**leaves)), leaves
     samples = list(thing.samples(rng))
     if sample >= len(samples):
@@ -90,13 +93,35 @@ def leaf(array, dtype=np.float32):
     return Tensor(np.asarray(array, dtype), requires_grad=True) if array.dtype.kind == "f" else Tensor(array)
 
 
+@click.command("gallery")
+@click.argument("wanted", metavar="[NAME...]", nargs=-1)
+@click.option("-o", "--output", metavar="DIR", default="gallery", show_default=True, help="the folder to write")
+def gallery_command(wanted, output):
+    """Write a page for every attention mechanism: formula, weights, graphs. Open DIR/index.html.
+
+    NAME picks mechanisms; a file of your own, my.py:name, too.
+    """
+    from viz import gallery
+    pages = gallery(output, [_mechanism(name) for name in wanted], report=note)
+    out(str(Path(output) / "index.html"))
+    note(f"{len(pages)} page{'s' if len(pages) != 1 else ''}")
+
+
+def _mechanism(name):
+    """The mechanism of this name, with or without `attention:` before it."""
+    kind, _, thing = names.find(name if ":" in name or ".py" in name else f"attention:{name}")
+    if kind != "attention":
+        raise InputError(f"gallery: {name} is no attention mechanism but a kind of {kind}")
+    return thing
+
+
 @click.command("list")
 @click.argument("what", type=click.Choice(["attention", "systems", "tasks", "ops", "modules"]), required=False)
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 def list_command(what, as_json):
     """List the mechanisms, systems, tasks, ops and modules that there are."""
     tables = {
-        "attention": lambda: [(n, _first(v.doc), v.paper) for n, v in names.mechanisms().items()],
+        "attention": lambda: [(n, _first(v.doc), v.paper, v.headline) for n, v in names.mechanisms().items()],
         "systems": lambda: [(n, systems.summary(n), "") for n in systems.names()],
         "tasks": lambda: [(n, text, "") for n, text in names.tasks().items()],
         "ops": lambda: [(n, _first(inspect.getdoc(c)), "") for n, c in names.ops().items()],
@@ -104,13 +129,15 @@ def list_command(what, as_json):
     }
     found = {kind: table() for kind, table in tables.items() if what in (None, kind)}
     if as_json:
-        out_json({kind: [{"name": n, "about": text, **({"paper": paper} if paper else {})} for n, text, paper in rows]
+        keys = ("name", "about", "paper", "formula")
+        out_json({kind: [{k: text for k, text in zip(keys, row, strict=False) if text} for row in rows]
                   for kind, rows in found.items()})
         return
     for kind, rows in found.items():
         if what is None:
             out(kind)
-        for line in columns([(n, text) for n, text, _ in rows], indent="  " if what is None else ""):
+        shown = [(n, more[1], more[0]) for n, _, *more in rows] if what == "attention" else [row[:2] for row in rows]
+        for line in columns(shown, indent="  " if what is None else ""):
             out(line)
 
 
@@ -130,7 +157,12 @@ def explain_command(name):
     out(text or "")
     out()
     if kind == "attention":
-        out(f"parameters  {_shapes(thing.params)}")
+        out(f"call        {thing.name}{inspect.signature(thing.function)}")
+        for line in (inspect.getdoc(thing.function) or "").splitlines():
+            out(f"            {line}".rstrip())
+        out(f"parameters  {_shapes(thing.letters())}")
+        if thing.score:
+            out(f"score       {thing.score}, or another by name (score=...)")
         if thing.paper:
             out(f"paper       {thing.paper}")
     if kind == "op":

@@ -1,0 +1,181 @@
+"""A page for every attention mechanism, made from its own file: `gallery("gallery")`, then open gallery/index.html.
+
+A page holds the formula and words of the file, the function itself, the four panels of its example (scores, mask, masked scores,
+weights), and its graphs: forward as it runs, forward with every fused op opened into its readable twin, and backward. Pages need
+no network and no script; everything lies in the one folder.
+"""
+import inspect
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from tinyattn.attention import find, properties, table
+from tinyattn.autograd import capture, fused
+from tinyattn.errors import InputError
+
+from . import render
+from .graph import graph
+from .panels import panels
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+h1 { font-size: 1.7rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 0.5rem; }
+pre { background: #f5f5f2; padding: 0.8rem 1rem; overflow-x: auto; border-left: 4px solid #0072B2; font-size: 14px; }
+img { max-width: 100%; } figure { margin: 0.5rem 0; overflow-x: auto; } figcaption, .paper { color: #555; font-size: 14px; }
+table { border-collapse: collapse; width: 100%; } td { border-top: 1px solid #ddd; padding: 0.6rem 0.6rem; vertical-align: top; }
+td img { max-width: 16rem; max-height: 9rem; } code { font-size: 14px; } a { color: #0072B2; }
+"""
+GRAPHS = (("forward", "The forward pass, as it runs."),
+          ("expanded", "The forward pass with every fused op opened into its readable twin."),
+          ("backward", "The backward pass, derived from the rules of the ops; dotted edges bring saved values."))
+
+
+def gallery(folder, names=None, report=None):
+    """Write index.html and a page for each mechanism into `folder`; return the paths of the pages.
+
+    names    which mechanisms (FILE.py:NAME too); all of the package by default
+    report   called with a line for each mechanism: its name and what could not be drawn
+    InputError if the folder cannot be made.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"gallery: cannot make the folder {folder}: {error.strerror or error}") from None
+    variants = [find(name) for name in names] if names else list(table().values())
+    pages = []
+    for variant in variants:
+        missing = draw(folder, variant)
+        pages.append(_write(folder / f"{variant.name}.html", _page(folder, variant, variants)))
+        if report:
+            report(f"{variant.name}: {'; '.join(missing) or 'drawn'}")
+    _write(folder / "index.html", _index(folder, variants))
+    return pages
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# pictures
+# ---------------------------------------------------------------------------------------------------------------------
+def draw(folder, variant):
+    """Draw the pictures of one mechanism on its example; return lines on what could not be drawn."""
+    missing = []
+    if variant.part("example") is None:
+        return [f"{variant.name}.py has no example(rng) to be drawn"]
+    arrays = variant.part("example")(np.random.default_rng(0))
+    labels = variant.part("labels")
+    rows, columns = labels() if labels else (None, None)
+    inputs = properties.leaves(arrays, np.float32)
+    with capture() as seen:
+        outs = properties.outputs_of(variant(**inputs))
+    pictures = {
+        "panels": lambda path: panels(seen, path, rows, columns),
+        "forward": lambda path: graph(outs, names=_flat(inputs)).save(path),
+        "expanded": lambda path: _expanded(variant, arrays).save(path),
+        "backward": lambda path: graph(_total(outs), names=_flat(inputs), backward=True).save(path),
+    }
+    for what, make in pictures.items():
+        path = folder / f"{variant.name}-{what}.svg"
+        try:
+            if what == "panels" and "weights" not in seen:
+                continue
+            make(path)
+        except render.Unavailable as problem:
+            missing.append(f"{what}: {problem}")
+        except InputError as problem:
+            missing.append(f"{what}: {problem}")
+    return missing
+
+
+def _expanded(variant, arrays):
+    """The graph with no op fused. Its leaves are new: a Tensor belongs to one graph."""
+    inputs = properties.leaves(arrays, np.float32)
+    with fused("never"):
+        return graph(properties.outputs_of(variant(**inputs)), names=_flat(inputs))
+
+
+def _total(outs):
+    """The sum of squares of all outputs: of a plain sum the gradients could be constants, which are not recorded."""
+    outs = [t for t in outs if t.requires_grad]
+    total = (outs[0] * outs[0]).sum()
+    for t in outs[1:]:
+        total = total + (t * t).sum()
+    return total
+
+
+def _flat(inputs, prefix=""):
+    """{name: Tensor} of inputs that may be nested lists."""
+    named = {}
+    for key, x in inputs.items() if isinstance(inputs, dict) else enumerate(inputs):
+        name = f"{prefix}{'.' if prefix else ''}{key}"
+        named.update(_flat(x, name) if isinstance(x, (dict, list, tuple)) else {name: x})
+    return named
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# pages
+# ---------------------------------------------------------------------------------------------------------------------
+def _html(title, body):
+    return (f"<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{escape(title)}</title>"
+            f"<meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head>\n<body>\n{body}\n</body></html>\n")
+
+
+def _picture(folder, variant, what, caption):
+    """A figure, or nothing if the picture is not there."""
+    name = f"{variant.name}-{what}.svg"
+    if not (folder / name).is_file():
+        dot = folder / f"{variant.name}-{what}.dot"
+        return f'<p>{escape(caption)} <a href="{dot.name}">As DOT text.</a></p>' if dot.is_file() else ""
+    return (f'<figure><a href="{name}"><img src="{name}" alt="{escape(caption)}"></a>'
+            f"<figcaption>{escape(caption)}</figcaption></figure>")
+
+
+def _paragraphs(text):
+    """A docstring as HTML: indented blocks as they are, the rest as paragraphs."""
+    html = []
+    for block in text.split("\n\n"):
+        lines = [line for line in block.splitlines() if line.strip()]
+        if lines and all(line.startswith("    ") for line in lines):
+            cut = min(len(line) - len(line.lstrip()) for line in lines)
+            html.append("<pre>" + escape("\n".join(line[cut:] for line in lines)) + "</pre>")
+        elif lines:
+            html.append(f"<p>{escape(' '.join(line.strip() for line in lines))}</p>")
+    return "\n".join(html)
+
+
+def _page(folder, variant, variants):
+    at = [v.name for v in variants].index(variant.name)
+    around = ['<a href="index.html">all mechanisms</a>']
+    around += [f'<a href="{v.name}.html">{escape(v.name)}</a>' for v in variants[max(at - 1, 0):at + 2] if v is not variant]
+    parameters = ", ".join(f"{p} ({', '.join(s)})" for p, s in variant.letters().items()) or "none"
+    body = [f"<p>{' · '.join(around)}</p>", f"<h1>{escape(variant.name)}</h1>", f"<p class=\"paper\">{escape(variant.paper)}</p>",
+            _paragraphs(variant.doc), "<h2>The function</h2>", f"<pre>{escape(inspect.getsource(variant.function))}</pre>",
+            f"<p>Learned parameters: <code>{escape(parameters)}</code>. It stands in <code>"
+            f"{escape(Path(inspect.getsourcefile(variant.function)).name)}</code>.</p>"]
+    seen = _picture(folder, variant, "panels", "Scores, mask, masked scores and weights of one sequence of its example. "
+                                               "Orange is negative, purple positive; hatched places are masked.")
+    body += ["<h2>What it looks at</h2>", seen] if seen else []
+    body += ["<h2>What is computed</h2>", *[_picture(folder, variant, what, caption) for what, caption in GRAPHS]]
+    return _html(f"{variant.name}: tinyattn", "\n".join(body))
+
+
+def _index(folder, variants):
+    rows = []
+    for v in variants:
+        thumb = f"{v.name}-panels.svg"
+        image = f'<a href="{v.name}.html"><img src="{thumb}" alt=""></a>' if (folder / thumb).is_file() else ""
+        rows.append(f'<tr><td><a href="{v.name}.html"><b>{escape(v.name)}</b></a><br>{escape(v.doc.partition(chr(10))[0])}<br>'
+                    f'<code>{escape(v.headline)}</code><br><span class="paper">{escape(v.paper)}</span></td>'
+                    f"<td>{image}</td></tr>")
+    count = f"{len(variants)} mechanism{'s' if len(variants) != 1 else ''}"
+    body = (f"<h1>Attention mechanisms</h1>\n<p>{count}, each from its own file: formula, "
+            "function, weights and graphs.</p>\n<table>\n" + "\n".join(rows) + "\n</table>")
+    return _html("Attention mechanisms: tinyattn", body)
+
+
+def _write(path, text):
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"gallery: cannot write {path}: {error.strerror or error}") from None
+    return path
