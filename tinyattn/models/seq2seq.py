@@ -17,11 +17,14 @@ Without attention the same decoder has one fixed c, a summary of the whole sente
 There is no word for "end" in s_0's place and no state carried between batches. B batch, S source length, T target length, N
 hidden width, M embedding width, A alignment units, V vocabulary.
 """
+import inspect
+
 import numpy as np
 
 from .. import nn
-from ..attention import find, mask, weigh
+from ..attention import find, mask, table, weigh
 from ..autograd import capture, no_grad, scope
+from ..errors import InputError
 from ..functional import concat, cross_entropy, stack
 from ..nn import init
 from ..ops.gru import GRUScan
@@ -76,9 +79,10 @@ class Decoder(nn.Module):
         self.output = nn.Linear(hidden, vocabulary)                                    # W_o
         self.variant = None if attention == "none" else find(attention)
         if self.variant is not None:
-            shapes = self.variant.shapes(A=align or hidden, Q=hidden, K=annotation)
-            self.attention = {name: nn.Parameter(init.uniform(shape, 1 / np.sqrt(shape[-1])))
+            shapes = _attention_shapes(self.variant, align or hidden, hidden, annotation)
+            self.attention = {name: nn.Parameter(init.uniform(shape, 1 / np.sqrt(shape[-1] if shape else 1)))
                               for name, shape in shapes.items()}
+            self._try_attention(annotation)
 
     # -- what is computed once a sentence ----------------------------------------------------------------------------
     def prepare(self, h, summary, lengths):
@@ -99,9 +103,26 @@ class Decoder(nn.Module):
         return (s, s * 0.0) if self.cell == "lstm" else (s,)
 
     def _with_parameters(self, function, *args, **more):
-        """Call a mechanism's function with the learned parameters that it names."""
-        wanted = function.__code__.co_varnames[:function.__code__.co_argcount]
-        return function(*args, **{k: p for k, p in self.attention.items() if k in wanted}, **more)
+        """Call a mechanism's function with the learned parameters that it names (all, if it passes them on)."""
+        names = inspect.signature(function).parameters
+        passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in names.values())
+        return function(*args, **{k: p for k, p in self.attention.items() if passes_on or k in names}, **more)
+
+    def _try_attention(self, annotation):
+        """InputError, now and not in the first step, unless the mechanism fits this decoder's widths."""
+        ones = Tensor(np.ones((1, 2, annotation), np.float32))
+        memory = {"h": ones, "mask": mask.from_lengths([2])}
+        try:
+            with no_grad():
+                if self.variant.part("prepare"):
+                    memory["keys"] = self._with_parameters(self.variant.part("prepare"), ones)
+                c = self.attend(Tensor(np.ones((1, self.hidden), np.float32)), memory)
+        except ValueError as error:
+            raise InputError(f"attention {self.variant.name}: does not fit this decoder, whose queries are {self.hidden} and "
+                             f"keys {annotation} wide: {error}") from error
+        if c.shape != (1, annotation):
+            raise InputError(f"attention {self.variant.name}: does not fit this decoder: expected one context of width "
+                             f"{annotation} for a query, got shape {c.shape[1:]}")
 
     def attend(self, s, memory):
         """c_i (B, 2N) for the states s (B, N)."""
@@ -210,6 +231,19 @@ class Seq2Seq(nn.Module):
         """Two source sentences of 4 and 2 words, two targets of 3."""
         source, lengths, before, _ = _example(rng)
         return Seq2Seq(6, 6, 3, 2), (source, lengths, before)
+
+
+def _attention_shapes(variant, align, query, annotation):
+    """The shapes of a mechanism's parameters in this decoder. InputError if it asks for more than q, k, v and a mask."""
+    letters = variant.letters()
+    needed = [name for name, p in inspect.signature(variant.function).parameters.items()
+              if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD and name not in letters]
+    if set(needed) != {"q", "k", "v"} or "mask" not in variant.arguments or "start" in variant.arguments:
+        known = [name for name, v in table().items() if v.arguments[:3] == ("q", "k", "v") and "start" not in v.arguments]
+        raise InputError(f"attention {variant.name}: a decoder attends with q, k, v and a mask, one query at a time; "
+                         f"{variant.name} takes {', '.join(variant.arguments)}. Expected one of {', '.join(known)}")
+    sizes = {"D": query} if query == annotation else {}
+    return variant.shapes(A=align, Q=query, K=annotation, E=annotation, **sizes)
 
 
 def _set(parameter, value):
