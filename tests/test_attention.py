@@ -2,7 +2,7 @@
 import numpy as np
 import pytest
 
-from tinyattn import InputError, Tensor, grad
+from tinyattn import InputError, Program, Tensor, capture, grad
 from tinyattn.attention import find, mask, properties, table, weigh
 from tinyattn.attention.properties import leaves
 from tinyattn.gradcheck import check_function
@@ -51,6 +51,35 @@ def test_every_parameter_is_learnt(name):
     g = [Tensor(np.random.default_rng(5).normal(size=out.shape)) for out in outs]
     for p, found in zip(parameters, grad(outs, [tensors[p] for p in parameters], g), strict=True):
         assert (np.abs(found.numpy()).max() > 1e-10) == (p not in find(name).null), p
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_looking_at_the_weights_does_not_change_the_path(name):
+    outs = properties.outputs_of(find(name)(**example(name)[0]))
+    with capture() as seen:
+        watched = properties.outputs_of(find(name)(**example(name)[0]))
+    assert "weights" in seen
+    ops = [[step.op for step in Program.of(o).instructions] for o in (outs, watched)]
+    assert ops[0] == ops[1]
+    for a, b in zip(outs, watched, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "return_weights" in find(n).arguments])
+def test_weights_that_are_returned_are_in_the_graph(name):
+    tensors, _ = example(name)
+    with capture() as seen:
+        plain = properties.outputs_of(find(name)(**tensors))
+    *outs, w = properties.outputs_of(find(name)(**tensors, return_weights=True))
+    for a, b in zip(plain, outs, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), atol=1e-12)
+    tapped = [t.numpy() for t in seen["weights"]]
+    tapped = tapped[-1] if tapped[-1].size == w.size else np.concatenate(tapped, -2)  # steps or hops, one after the other
+    np.testing.assert_allclose(w.numpy(), tapped.reshape(w.shape), atol=1e-12)
+    g = Tensor(np.random.default_rng(6).normal(size=w.shape))
+    floats = [t for t in properties._tensors(tensors) if t.requires_grad]
+    found = grad([w], floats, [g], allow_unused=True)
+    assert w.requires_grad and any(x is not None and np.abs(x.numpy()).max(initial=0) > 1e-9 for x in found)
 
 
 @pytest.mark.parametrize("name", NAMES)

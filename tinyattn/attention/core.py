@@ -11,7 +11,7 @@ A mechanism is a function of Tensors, put into the table by `@variant`. Its file
                       function, and others take it by name: `score="general"`
     labels()          optional: (names of the queries, names of the keys) of the example, for pictures
 
-(`NAME_reference` and `NAME_example` go first, where one file holds two mechanisms.) The file's docstring is a sentence, the
+(`reference_NAME` and `example_NAME` go first, where one file holds two mechanisms.) The file's docstring is a sentence, the
 formula indented below it, then paragraphs; one begins with "Cost:", and one with "Survey:" where the survey (Hu 2018)
 prints something else. From the table come the tests, `tinyattn list / explain / check / graph / gallery`, and the
 `--attention` option.
@@ -84,7 +84,7 @@ class Variant:
 
     def part(self, name):
         """The module's `reference`, `example`, `prepare`, `scores` or `labels`, or None."""
-        return getattr(self.module, f"{self.name}_{name}", None) or getattr(self.module, name, None)
+        return getattr(self.module, f"{name}_{self.name}", None) or getattr(self.module, name, None)
 
     @property
     def arguments(self):

@@ -1,15 +1,27 @@
 """Masks. A mask is a bool Tensor, True = may be attended to; it broadcasts against scores (..., T, S).
 
-A row that may attend to nothing gets weights 0, and sends no gradient. Masks combine by `&`: `causal(T) & from_lengths(n)`.
+    causal     1 0 0 0     forward    0 0 0 0     backward   0 1 1 1     diagonal   0 1 1 1     window     1 1 0 0
+               1 1 0 0                1 0 0 0                0 0 1 1                1 0 1 1     before=1   1 1 1 0
+               1 1 1 0                1 1 0 0                0 0 0 1                1 1 0 1     after=1    0 1 1 1
+               1 1 1 1                1 1 1 0                0 0 0 0                1 1 1 0                0 0 1 1
+
+Rows are queries, columns keys. A row that may attend to nothing gets weights 0, and sends no gradient. With T != S the ends are
+aligned: query t stands at the place t + S - T among the keys, as when the last T words of S are asked. Masks combine
+by `&`, which broadcasts: `causal(T) & from_lengths(n)` is (B, T, S); `both` takes None too.
 """
 import numpy as np
 
+from ..ops.broadcast import ShapeError
 from ..tensor import Tensor
 
 
 def from_lengths(lengths, size=None):
-    """(B,) lengths to a (B, 1, S) mask that is True at the first `lengths[b]` of S keys; S is the longest by default."""
+    """(B,) lengths to a (B, 1, S) mask that is True at the first `lengths[b]` of S keys; S is the longest by default.
+
+    TypeError for anything but whole numbers of shape (B,), ValueError for a length below 0 or above S.
+    """
     lengths = np.asarray(lengths.numpy() if isinstance(lengths, Tensor) else lengths)
+    lengths = lengths.astype(np.int64) if lengths.shape == (0,) else lengths  # an empty list is read as floats
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
         raise TypeError(f"mask.from_lengths: expected whole numbers of shape (B,), got {lengths.dtype} of shape {lengths.shape}")
     size = int(lengths.max(initial=0)) if size is None else size
@@ -18,39 +30,69 @@ def from_lengths(lengths, size=None):
     return Tensor((np.arange(size) < lengths[:, None])[:, None])
 
 
-def _ahead(queries, keys):
-    """(T, S): how far key s lies after the place of query t, the ends aligned: s - (t + S - T)."""
+def ahead(queries, keys=None, who="ahead"):
+    """(T, S) whole numbers, as an array: how far key s lies after the place of query t, s - (t + S - T); T keys by default."""
     keys = queries if keys is None else keys
-    if queries < 0 or keys < 0:
-        raise ValueError(f"mask: expected T and S of at least 0, got T = {queries}, S = {keys}")
+    if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in (queries, keys)):
+        raise ValueError(f"mask.{who}: expected T and S to be whole numbers of at least 0, got T = {queries}, S = {keys}")
     return np.arange(keys) - (np.arange(queries)[:, None] + keys - queries)
 
 
 def causal(queries, keys=None):
-    """(T, S) mask: query t may attend to no key after its own place. With T != S the ends are aligned, so that the last
-    query sees every key: t may see s <= t + S - T. (GPT; eq. 25 of Hu 2018 with the diagonal allowed.)"""
-    return Tensor(_ahead(queries, keys) <= 0)
+    """(T, S): no key after the query's own place, s <= t + S - T; the last query sees every key. (GPT; eq. 25 of Hu 2018
+    with the diagonal allowed.)"""
+    return Tensor(ahead(queries, keys, "causal") <= 0)
 
 
 def forward(queries, keys=None):
     """(T, S): only keys before the query's own place, s < t. The first query sees nothing. (DiSAN's forward mask; eq. 25 of
     Hu 2018 as printed, whose first row is nan unless empty rows give 0.)"""
-    return Tensor(_ahead(queries, keys) < 0)
+    return Tensor(ahead(queries, keys, "forward") < 0)
 
 
 def backward(queries, keys=None):
     """(T, S): only keys after the query's own place, s > t. The last query sees nothing. (DiSAN's backward mask.)"""
-    return Tensor(_ahead(queries, keys) > 0)
+    return Tensor(ahead(queries, keys, "backward") > 0)
 
 
 def diagonal(queries, keys=None):
     """(T, S): every key but the query's own place, s != t. (DiSAN's diagonal-disabling mask.)"""
-    return Tensor(_ahead(queries, keys) != 0)
+    return Tensor(ahead(queries, keys, "diagonal") != 0)
 
 
 def window(queries, keys=None, before=0, after=0):
-    """(T, S): keys from `before` places before the query's own to `after` places after it, t - before <= s <= t + after."""
-    if before < 0 or after < 0:
-        raise ValueError(f"mask.window: expected before and after of at least 0, got {before} and {after}")
-    ahead = _ahead(queries, keys)
-    return Tensor((ahead >= -before) & (ahead <= after))
+    """(T, S): keys from `before` places before the query's own to `after` places after it, t - before <= s <= t + after.
+
+    None is no bound: `window(T, before=None)` is `causal(T)`.
+    """
+    if any(n is not None and n < 0 for n in (before, after)):
+        raise ValueError(f"mask.window: expected before and after of at least 0 (or None), got {before} and {after}")
+    far = ahead(queries, keys, "window")
+    return Tensor((far >= (-np.inf if before is None else -before)) & (far <= (np.inf if after is None else after)))
+
+
+def both(first, second):
+    """What two masks allow together; None allows everything, and two of them give None."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first & second
+
+
+def fit(name, mask, B, T, S, H=None):
+    """A mask as mechanisms take it, checked, and with `H` made ready for scores (B, H, T, S) of several heads.
+
+    mask   bool: (T, S), (B, 1, S) or (B, T, S); with H also (B, H, T, S), an axis but the last may have length 1; or None
+    Returns the Tensor, of four axes where it had three and H is given. ShapeError and TypeError begin with `name`.
+    """
+    if mask is None:
+        return None
+    mask = mask if isinstance(mask, Tensor) else Tensor(mask)
+    if mask.dtype.kind != "b":
+        raise TypeError(f"{name}: expected a mask of bools, True = may be attended to, got {mask.dtype}")
+    full = (B, T, S) if H is None else (B, H, T, S)
+    shape = mask.shape if H is None or mask.ndim != 3 else (mask.shape[0], 1, *mask.shape[1:])
+    if not 2 <= len(shape) <= len(full) or shape[-1] != S or any(m not in (1, n) for m, n in zip(shape[::-1], full[::-1])):
+        heads = "" if H is None else f" or (B, H, T, S) with H = {H}"
+        raise ShapeError(f"{name}: expected a mask (T, S), (B, 1, S) or (B, T, S){heads}, B = {B}, T = {T}, S = {S}, "
+                         f"got {mask.shape}")
+    return mask.reshape(shape)

@@ -9,6 +9,9 @@ r"""From scores to weights: the normalisers that every mechanism takes by name, 
 A masked key gets exactly 0, and a query that may attend to nothing gets 0 throughout.
 """
 from ..errors import InputError
+from ..ops.broadcast import ShapeError
+from ..ops.sparsemax import Entmax15, Sparsemax
+from ..tensor import _mask
 
 
 def softmax(scores, mask=None):
@@ -16,26 +19,35 @@ def softmax(scores, mask=None):
 
 
 def sparsemax(scores, mask=None):
-    from ..ops.sparsemax import Sparsemax
-    return Sparsemax()(scores, mask)
+    return Sparsemax()(scores, _mask(mask, scores.device))
 
 
 def entmax15(scores, mask=None):
-    from ..ops.sparsemax import Entmax15
-    return Entmax15()(scores, mask)
+    return Entmax15()(scores, _mask(mask, scores.device))
 
 
 def raw(scores, mask=None):
     """ValueError if a score that counts is negative: a weight would be negative or above 1, and the sum could be 0."""
-    allowed = scores if mask is None else scores.where(mask, 0.0)
+    allowed = _zero_masked("raw", scores, mask)
     if allowed.size and float(allowed.numpy().min()) < 0:
-        raise ValueError(f"raw: scores must not be negative (those of `mlp` are between 0 and 1), got {allowed.numpy().min():g}")
+        raise ValueError("raw: scores must not be negative (those of `mlp` are between 0 and 1), got "
+                         f"{allowed.numpy().min():g}")
     total = allowed.sum(-1, keepdims=True)                                 # (..., T, 1)
     return allowed / total.where(total != 0, 1.0)
 
 
 def sigmoid(scores, mask=None):
-    return scores.sigmoid() if mask is None else scores.sigmoid().where(mask, 0.0)
+    return _zero_masked("sigmoid", scores.sigmoid(), mask)
+
+
+def _zero_masked(name, x, mask):
+    """x (..., T, S), 0 where it is masked."""
+    mask = _mask(mask, x.device)
+    if mask is None:
+        return x
+    if mask.ndim > x.ndim or any(m not in (1, n) for m, n in zip(mask.shape[::-1], x.shape[::-1], strict=False)):
+        raise ShapeError(f"{name}: the mask of shape {mask.shape} does not broadcast to the scores of shape {x.shape}")
+    return x.where(mask, 0.0)
 
 
 NORMALISERS = {f.__name__: f for f in (softmax, sparsemax, entmax15, raw, sigmoid)}

@@ -1,0 +1,76 @@
+r"""Hard attention: one key is drawn by its weight, and only its value is read. The draw is learnt by REINFORCE.
+
+    alpha_t = softmax_s(e_ts)        s_t ~ alpha_t        c_t = v_{s_t}
+    surrogate = sum_t (R_t - baseline) log alpha_t(s_t)        its gradient is, in the mean, that of E[R]
+
+Xu et al. 2015, "Show, attend and tell", section 4.1; Williams 1992 for the estimator. R is a reward (a constant for the gradient), such
+as the log-likelihood of the answer; a baseline that does not depend on s_t changes the spread, not the mean.
+
+Cost: that of the score; one value is read a query, where soft attention reads S.
+
+c itself sends a gradient to the value that was read, none to the scores: those learn through the surrogate alone. As the weights of one
+query are a distribution over S places, the mean can be checked by going through all of them (the tests do).
+"""
+import math
+
+import numpy as np
+
+from ..functional import where
+from ..tensor import Tensor
+from .core import scores_of, variant, weights_of
+
+
+def draw(weights, seed):
+    """(B, T) places, each drawn by the weights (B, T, S) of its query: the first at which their running sum passes a uniform
+    number. The same seed draws the same numbers."""
+    sums = np.cumsum(weights, -1)                                          # (B, T, S)
+    u = np.random.default_rng(seed).random(sums.shape[:-1])[..., None] * sums[..., -1:]
+    return np.minimum((sums <= u).sum(-1), sums.shape[-1] - 1)             # (B, T)
+
+
+def surrogate(log_alpha, reward, baseline=0.0):
+    """The number to be made large: sum over all draws of (R - baseline) log alpha(s), of shape (). log_alpha (B, T), as `hard`
+    returns it; reward and baseline broadcast to it and are constants."""
+    reward, baseline = (x.detach() if isinstance(x, Tensor) else x for x in (reward, baseline))
+    return (log_alpha * (reward - baseline)).sum()
+
+
+@variant(score="general", keys=("v",), paper="Xu et al. 2015, section 4.1")
+def hard(q, k, v, seed, score="general", mask=None, return_weights=False, **a):
+    """q (B, T, Q), k (B, S, K), v (B, S, E) to c (B, T, E) and log alpha_t(s_t) (B, T), and the weights if asked. seed: a whole
+    number; `a` are the parameters of the score. A query that may attend to nothing gives c = 0 and a logarithm of 0."""
+    weights = weights_of(scores_of(score, q, k, a), mask)                  # (B, T, S)
+    B, T, S = weights.shape
+    if S == 0:
+        raise ValueError(f"hard: expected at least one key to draw, got k of shape {k.shape}")
+    place = draw(weights.numpy(), seed)                                    # (B, T)
+    b, t = np.arange(B)[:, None], np.arange(T)
+    alpha = weights[b, t, place]                                           # (B, T)
+    alive = Tensor(weights.numpy().sum(-1) > 0)
+    c = where(alive.unsqueeze(-1), v[b, place], 0.0)                       # (B, T, E)
+    log_alpha = where(alive, alpha, 1.0).log()
+    return (c, log_alpha, weights) if return_weights else (c, log_alpha)
+
+
+def reference(q, k, v, seed, w, mask=None):
+    """With the general score; the draws go through the queries in order."""
+    (B, T, Q), (S, E) = q.shape, v.shape[1:]
+    c, log_alpha = np.zeros((B, T, E)), np.zeros((B, T))
+    uniform = np.random.default_rng(seed).random((B, T))
+    for b in range(B):
+        for t in range(T):
+            places = [s for s in range(S) if mask[b, 0, s]]
+            e = {s: math.exp(sum(q[b, t, i] * w[i, j] * k[b, s, j] for i in range(Q) for j in range(k.shape[2]))) for s in places}
+            below = 0.0
+            for s in places:
+                below += e[s] / sum(e.values())
+                if uniform[b, t] < below:
+                    break
+            c[b, t], log_alpha[b, t] = v[b, s], math.log(e[s] / sum(e.values()))
+    return c, log_alpha
+
+
+def example(rng):
+    """Two memories of 4 and 3 values, three queries."""
+    return {"q": rng.normal(size=(2, 3, 2)) / 2, "k": rng.normal(size=(2, 4, 3)) / 2, "v": rng.normal(size=(2, 4, 5)), "seed": 3,
+            "w": rng.normal(size=(2, 3)), "mask": np.arange(4) < np.array([4, 3])[:, None, None]}
