@@ -26,6 +26,7 @@ from tinyattn.ops.gru import GRUScan
 from tinyattn.ops.index import Embedding
 from tinyattn.ops.lstm import LSTMScan
 from tinyattn.ops.rnn import RNNScan
+from tinyattn.ops.unary import Exp
 from tinyattn.program import Program
 from tinyattn.tensor import Tensor
 
@@ -703,3 +704,12 @@ def test_program():
     assert len(Program.of([g, z])) > 3 and len(Program.of(x)) == 0
     import json
     json.dumps(Program.of(F.where(x > 0, x[[0, 0]], 1.0).clip(0, 1).sum()).to_json())
+
+
+def test_an_op_object_is_one_node_and_says_so():
+    op, x = Exp(), Tensor([1.0], requires_grad=True)
+    op(x)
+    with pytest.raises(RuntimeError, match="exp: this object has been called before"):
+        op(x)
+    with no_grad():
+        op(x)  # nothing is recorded, so nothing is lost

@@ -95,6 +95,9 @@ class Op:
         """Call the loop and make the output Tensors; if recorded, this op becomes a node that remembers its inputs."""
         self.recorded, self.saved = recorded, None
         if recorded:
+            if hasattr(self, "inputs"):
+                raise RuntimeError(f"{self.name}: this object has been called before, and one call is one node of the graph; "
+                                   "make a new one for every call")
             self.inputs, self.epoch, self.scope = inputs, clock[0], state.scope
         for array in arrays:
             if type(array) is not ndarray and array is not None:

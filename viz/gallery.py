@@ -26,7 +26,7 @@ img { max-width: 100%; } figure { margin: 0.5rem 0; overflow-x: auto; } figcapti
 table { border-collapse: collapse; width: 100%; } td { border-top: 1px solid #ddd; padding: 0.6rem 0.6rem; vertical-align: top; }
 td img { max-width: 16rem; max-height: 9rem; } code { font-size: 14px; } a { color: #0072B2; }
 """
-GRAPHS = (("forward", "The forward pass, as it runs."),
+GRAPHS = (("forward", "The forward pass as it runs; equal steps lie on top of each other."),
           ("expanded", "The forward pass with every fused op opened into its readable twin."),
           ("backward", "The backward pass, derived from the rules of the ops; dotted edges bring saved values."))
 
@@ -70,7 +70,7 @@ def draw(folder, variant):
         outs = properties.outputs_of(variant(**inputs))
     pictures = {
         "panels": lambda path: panels(seen, path, rows, columns),
-        "forward": lambda path: graph(outs, names=_flat(inputs)).save(path),
+        "forward": lambda path: graph(outs, names=_flat(inputs), steps=True).save(path),
         "expanded": lambda path: _expanded(variant, arrays).save(path),
         "backward": lambda path: graph(_total(outs), names=_flat(inputs), backward=True).save(path),
     }

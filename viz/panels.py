@@ -88,7 +88,7 @@ def _scope_name(scope, number, count):
 
 
 def _axis_names(at, sizes):
-    return [f"{'' if len(sizes) == 1 else f'axis {n}: '}head or feature {i}" for n, (i, size) in
+    return [f"{'' if len(sizes) == 1 else f'axis {n}: '}head, hop or feature {i}" for n, (i, size) in
             enumerate(zip(at, sizes, strict=True)) if size > 1]
 
 
@@ -122,20 +122,22 @@ def _page(found, rows, columns, title, path):
     size = 11 if cell > 0.4 else 9
     left = max(width(t, size) for t in rows) * 1.12 / 72 + 0.2
     top = max(width(t, size) for t in columns) * 1.12 / 72 + 0.2
-    panel = (max(left + wide * cell, 1.75) + 0.25, top + high * cell + 0.75)
+    named = 0.3 if any(m[0] for m in found) else 0.0                       # a line for the name of a row of panels
+    panel = (max(left + wide * cell, 1.75) + 0.25, top + high * cell + 0.6 + named)
     head = 0.35 * len([line for line in title.split("\n") if line])
     page = (4 * panel[0] + 0.9, len(found) * panel[1] + head)
     fig = figure(*page)
     for i, (name, scores, mask, weights) in enumerate(found):
-        y = page[1] - head - i * panel[1] - 0.5 - top
+        y = page[1] - head - i * panel[1] - 0.4 - named - top
+        if name:
+            literally([fig.text(0.1 / page[0], (y + top + named + 0.25) / page[1], name, va="top", size=11, color="#555555")])
         bound = _bound(scores)
         masked = None if scores is None else np.where(mask, scores, np.nan)
         for j, values in enumerate((scores, mask, masked, weights)):
             t, s = weights.shape
             place = ((j * panel[0] + left) / page[0], (y - t * cell) / page[1], s * cell / page[0], t * cell / page[1])
             axes = fig.add_axes(place)
-            heading = TITLES[j] + (f"  ({name})" if name and j == 0 else "")
-            _panel(axes, j, values, mask, bound, rows[:t], columns[:s], heading, size)
+            _panel(axes, j, values, mask, bound, rows[:t], columns[:s], size)
     if title:
         literally([fig.text(0.02, 1 - 0.1 / page[1], title.strip(), va="top", size=13)])
     save(fig, path)
@@ -153,9 +155,9 @@ def _bound(scores):
     return max(float(finite.max(initial=0)), 1e-9)
 
 
-def _panel(axes, kind, values, mask, bound, rows, columns, heading, size):
+def _panel(axes, kind, values, mask, bound, rows, columns, size):
     from matplotlib.patches import Rectangle
-    axes.set_title(heading, size=11, loc="left", pad=4)
+    axes.set_title(TITLES[kind], size=11, loc="left", pad=4)
     if values is None:
         axes.set_axis_off()
         axes.text(0, 0.5, "none: these weights\nhave no single score", size=9, color="#555555", va="center", transform=axes.transAxes)

@@ -8,9 +8,9 @@ import unicodedata
 
 # only signs that the fonts inside graphviz-pure have, so that a PNG shows them on a machine without fonts
 _SIGNS = {"odot": "*", "sigma": "σ", "sum": "∑", "prod": "∏", "top": "ᵀ", "lVert": "‖", "rVert": "‖", "cdot": "·",
-          "times": "×"}
+          "times": "×", "lambda": "λ", "mid": "|", "textstyle": ""}
 _RAISED = dict(zip("0123456789+-nTᵀ", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿᵀᵀ", strict=True))
-_LOWERED = dict(zip("0123456789+-tsijna", "₀₁₂₃₄₅₆₇₈₉₊₋ₜₛᵢⱼₙₐ", strict=True))
+_LOWERED = dict(zip("0123456789+-tsijna.", "₀₁₂₃₄₅₆₇₈₉₊₋ₜₛᵢⱼₙₐ.", strict=True))
 _TOKEN = re.compile(r"\\([A-Za-z]+)|\\.|[{}^_]|[^\\{}^_]")
 _FIRST_SLOT = 0xE000  # private-use characters stand for the slots while the formula is rewritten
 
@@ -72,7 +72,7 @@ def _line(tex):
             waiting.pop()
             open_groups[-1].append(_written(waiting[-1], inner, open_groups[-1]))
         else:
-            text = sign if command is None else _SIGNS.get(command, command + " ")
+            text = " " if sign in (r"\,", r"\;", r"\ ") else sign if command is None else _SIGNS.get(command, command + " ")
             open_groups[-1].append(_written(waiting[-1], text, open_groups[-1]) if text != " " else text)
     return "".join("".join(group) for group in open_groups)
 
