@@ -8,7 +8,10 @@ from tinyattn.attention.properties import leaves
 from tinyattn.gradcheck import check_function
 
 NAMES = list(table())
-ERRATA = set()  # the mechanisms of which the survey prints something else
+ERRATA = {  # the mechanisms of which the survey prints something else, leaves something out or leaves something open
+    "additive", "attention_gru", "dependency", "disan", "dme", "dmn", "dmn_plus", "encoder_decoder", "gated_reader", "han",
+    "input_feeding", "key_value", "local_p", "luong_global", "memn2n", "memory", "mlp", "mlp_2d", "ntm", "pagerank", "pairwise",
+    "pattern", "raw", "scaled_dot", "segmentation", "self_attention", "shaw", "static", "structured_self", "tensor"}
 
 
 def example(name, seed=0):
@@ -70,16 +73,20 @@ def test_weights_that_are_returned_are_in_the_graph(name):
     tensors, _ = example(name)
     with capture() as seen:
         plain = properties.outputs_of(find(name)(**tensors))
-    *outs, w = properties.outputs_of(find(name)(**tensors, return_weights=True))
+    both = properties.outputs_of(find(name)(**tensors, return_weights=True))
+    outs, weights = both[:len(plain)], both[len(plain):]
     for a, b in zip(plain, outs, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), atol=1e-12)
     tapped = [t.numpy() for t in seen["weights"]]
-    tapped = tapped[-1] if tapped[-1].size == w.size else np.concatenate(tapped, -2)  # steps or hops, one after the other
-    np.testing.assert_allclose(w.numpy(), tapped.reshape(w.shape), atol=1e-12)
-    g = Tensor(np.random.default_rng(6).normal(size=w.shape))
-    floats = [t for t in properties._tensors(tensors) if t.requires_grad]
-    found = grad([w], floats, [g], allow_unused=True)
-    assert w.requires_grad and any(x is not None and np.abs(x.numpy()).max(initial=0) > 1e-9 for x in found)
+    if len(weights) == 1 and tapped[-1].size != weights[0].size:  # steps or hops, one after the other
+        tapped = [np.concatenate(tapped, -2)]
+    assert weights
+    for w in weights:
+        assert any(t.size == w.size and np.allclose(w.numpy(), t.reshape(w.shape), atol=1e-12) for t in tapped)
+        g = Tensor(np.random.default_rng(6).normal(size=w.shape))
+        floats = [t for t in properties._tensors(tensors) if t.requires_grad]
+        found = grad([w], floats, [g], allow_unused=True)
+        assert w.requires_grad and any(x is not None and np.abs(x.numpy()).max(initial=0) > 1e-9 for x in found)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -111,6 +118,14 @@ def test_a_query_that_may_attend_to_nothing_gives_0_and_sends_0():
     g_scores, g_v = grad(out.sum(), [scores, v])
     np.testing.assert_array_equal(g_scores.numpy(), np.zeros((1, 2, 3)))
     np.testing.assert_array_equal(g_v.numpy()[0], [[0.5, 0.5], [0.5, 0.5], [0, 0]])
+
+
+def test_a_mask_may_be_an_array():
+    scores, v, allowed = Tensor(np.ones((1, 2, 3))), Tensor(np.ones((1, 3, 2))), np.array([True, False, True])
+    with capture() as seen:
+        out, weights = weigh(scores, v, allowed, return_weights=True)
+    np.testing.assert_allclose(weights.numpy()[0], [[0.5, 0, 0.5]] * 2)
+    np.testing.assert_array_equal(seen["mask"][0].numpy(), allowed)
 
 
 def test_masks_are_made_by_constructors():

@@ -76,7 +76,7 @@ def ranks(w, y, damping=0.9):
 # values and gradients
 # ---------------------------------------------------------------------------------------------------------------------
 def test_two_nodes_by_hand():
-    """Node 0 always goes to 1, node 1 stays or leaves with even odds: alpha_0 = .45 alpha_1 + .05, alpha_1 = 1 - alpha_0."""
+    """Node 0 always goes to 1, node 1 stays or leaves with even odds: alpha_0 = .45 alpha_1 + .05, their sum 1."""
     alpha = ranks([[[0.0, 3.0], [2.0, 3.0]]], [[0.5, 0.5]])
     np.testing.assert_allclose(alpha[0], [0.5 / 1.45, 0.95 / 1.45], rtol=1e-6)
 
@@ -215,20 +215,23 @@ def test_a_node_without_a_way_out_loses_what_comes():
             np.testing.assert_allclose(alpha[0], [2 / 3, 1 / 6, 0], rtol=1e-14)
 
 
-def test_negative_weights():
-    """What the docstring says: no distribution, the iteration diverges, the solution is right all the same. It takes pivots
-    from below the diagonal."""
+@pytest.mark.parametrize("size", [(20, 9), (4, 2 * BLOCK + 3)])
+def test_negative_weights(size):
+    """What the docstring says: no distribution, the iteration diverges, the solution is right all the same."""
     rng = np.random.default_rng(12)
-    w, y = rng.normal(size=(20, 9, 9)), np.full((20, 9), 1 / 9)
+    w, y = rng.normal(size=(*size, size[1])), np.full(size, 1 / size[1])
     g = rng.normal(size=y.shape)
     alpha, (dw, dy) = run(PageRank(), [w, y], g)
     radius = np.array([np.abs(np.linalg.eigvals(0.9 * transitions(m))).max() for m in w])
     assert (radius > 1).any() and (alpha < 0).any()
-    for b in range(20):
+    for b in range(size[0]):
         expected = slow(w[b], y[b], g[b], 0.9)
         for mine, right in zip((alpha[b], dw[b], dy[b]), expected, strict=True):
-            np.testing.assert_allclose(mine, right, rtol=1e-6, atol=1e-7 * np.abs(right).max())
-    with pytest.raises(ValueError, match=r"pagerank: the matrix I - 0.5 W D\^-1 of graph 1 is singular"):
+            np.testing.assert_allclose(mine, right, rtol=0, atol=1e-7 * np.abs(right).max())
+
+
+def test_a_singular_matrix_is_named():
+    with pytest.raises(ValueError, match=r"^pagerank: expected weights that are not negative.* graph 1 is singular"):
         ranks([[[1.0, 1], [1, 1]], [[2.0, 0], [-1, 1]]], np.ones((2, 2)) / 2, 0.5)
 
 

@@ -8,7 +8,7 @@ import pytest
 from tinyattn import device
 from tinyattn.autograd import fused, grad, no_grad
 from tinyattn.gradcheck import gradcheck, gradgradcheck
-from tinyattn.ops import linear_chain
+from tinyattn.ops import linear_chain, sum_product
 from tinyattn.ops.broadcast import ShapeError
 from tinyattn.ops.eisner import Eisner
 from tinyattn.ops.linear_chain import LinearChain
@@ -59,8 +59,8 @@ def trees(N, single_root):
 
 
 def enumerate_all(structures, scores, g=None, g_logz=0.0):
-    """(marginals, log Z, gradients) by visiting each structure. scores and g: {letter: matrix}; the gradient of
-    sum_b g_b p_b at score a is sum_b g_b (P(a and b) - p_a p_b), that is E[n_a G] - p_a E[G] with G = sum of g in it."""
+    """(marginals, log Z, gradients) by visiting each structure. scores and g: {letter: matrix}. The gradient of
+    sum_b g_b p_b at score a is sum_b g_b (P(a and b) - p_a p_b) = E[n_a G] - p_a E[G], G the sum of g in one."""
     structures = list(structures)
     totals = [sum(float(scores[k][i, j]) for k, i, j in s) for s in structures]
     high = max(totals, default=-INF)
@@ -89,7 +89,8 @@ def run(op, arrays, lengths=None, gs=None, mode="auto", create_graph=False):
         return [o.numpy() for o in outs], None
     pairs = [(o, Tensor(np.asarray(g, o.dtype))) for o, g in zip(outs, gs, strict=True) if o.requires_grad]
     found = grad([o for o, _ in pairs], ts, [g for _, g in pairs], create_graph=create_graph, allow_unused=True)
-    return [o.numpy() for o in outs], [np.zeros(t.shape) if d is None else d.numpy() for d, t in zip(found, ts, strict=True)]
+    grads = [np.zeros(t.shape) if d is None else d.numpy() for d, t in zip(found, ts, strict=True)]
+    return [o.numpy() for o in outs], grads
 
 
 def chain_arrays(B, T, C, seed=0, scale=1.0):
@@ -120,7 +121,7 @@ def test_chain_by_hand():
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("T, C", [(1, 2), (2, 3), (3, 1), (5, 3), (8, 2)])
+@pytest.mark.parametrize("T, C", [(1, 2), (2, 3), (3, 1), (5, 3), (8, 2), (3, 9)])
 def test_chain_is_the_sum_over_all_paths(T, C, mode):
     (u, w), (g, g_logz) = chain_arrays(2, T, C)
     (p, logz), (du, dw) = run(LinearChain(), [u, w], None, [g, g_logz], mode)
@@ -135,7 +136,7 @@ def test_chain_is_the_sum_over_all_paths(T, C, mode):
 
 
 def test_chain_counts_each_unary_score_once():
-    """The potential as Kim et al. print it, theta_i + theta_i+1 + b an edge, is another model; the tests would see it."""
+    """The potential as Kim et al. print it, theta_i + theta_i+1 + b an edge, is another model, and it would be seen."""
     (u, w), _ = chain_arrays(1, 4, 2)
     once, _, _ = enumerate_all(paths(4, 2), {"u": u[0], "w": w})
     twice, _, _ = enumerate_all(paths(4, 2), {"u": u[0] * [[1], [2], [2], [1]], "w": w})
@@ -150,6 +151,37 @@ def test_chain_marginals_are_the_gradient_of_log_z(mode):
     (p, _), (du, _) = run(LinearChain(), [u, w], [6, 2, 0], [np.zeros_like(g), np.ones(3)], mode)
     close(p, du)
     close(p.sum(-1), [[1] * 6, [1, 1, 0, 0, 0, 0], [0] * 6])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind, through_table", [("plain", 0), ("large u", 0), ("wide w", 3), ("forbidden", 0),
+                                                 ("forbidden and large u", 1), ("nothing but forbidden", 3)])
+def test_chain_by_matrices_and_by_table(kind, through_table, dtype, monkeypatch):
+    """Plain numbers where they are safe, the table elsewhere, with the same result. `through_table` of 3 go there."""
+    (u, w), (g, g_logz) = chain_arrays(3, 4, 3)
+    if kind == "large u":
+        u *= 3000
+    if kind == "wide w":
+        w *= 200
+    if "forbidden" in kind:
+        w[0, 1] = w[2, 2] = -INF
+    if kind == "forbidden and large u":
+        u[1, 1] = [0, -5000, 0]  # state 1 is hopeless at t = 1, but state 2 cannot be had at t = 2 but from it or 0
+        u[1, 2] = [-9000, -9000, 0]
+    if kind == "nothing but forbidden":
+        w[:] = -INF
+    u, w, g, g_logz = (x.astype(dtype) for x in (u, w, g, g_logz))
+    seen = []
+    monkeypatch.setattr(linear_chain, "infer", lambda x, *rest: seen.append(len(x)) or sum_product.infer(x, *rest))
+    (p, logz), (du, dw) = run(LinearChain(), [u, w], None, [g, g_logz])
+    assert sum(seen) == through_table
+    expected = [enumerate_all(paths(4, 3), {"u": u[b], "w": w}, {"u": g[b]}, float(g_logz[b])) for b in range(3)]
+    tolerance = 1e-12 if dtype == np.float64 and "large" not in kind else 1e-9 if dtype == np.float64 else 1e-6
+    for b, (marginals, total, slopes) in enumerate(expected):
+        close(p[b], marginals["u"], tolerance)
+        close(logz[b], total, tolerance)
+        close(du[b], slopes["u"], 10 * tolerance)
+    close(dw, sum(slopes["w"] for _, _, slopes in expected), 10 * tolerance)
 
 
 def test_chain_is_pytorchs():
@@ -171,7 +203,7 @@ def test_chain_is_pytorchs():
 # trees
 # ---------------------------------------------------------------------------------------------------------------------
 def test_the_enumerator():
-    """How many projective trees there are is known: with one word at the root 1, 2, 7, 30; with any number 1, 3, 12, 55."""
+    """How many projective trees there are is known: with one word at the root 1, 2, 7, 30; with any 1, 3, 12, 55."""
     assert [len(list(trees(N, True))) for N in (1, 2, 3, 4)] == [1, 2, 7, 30]
     assert [len(list(trees(N, False))) for N in (1, 2, 3, 4)] == [1, 3, 12, 55]
     assert len(list(head_vectors(4))) == 125  # (N+1)^(N-1), Cayley
@@ -296,7 +328,7 @@ def test_padding_equals_each_alone(cls, attributes, make, width, mode):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("cls, attributes, make, width", CASES)
 def test_large_scores(cls, attributes, make, width, dtype, scale):
-    """Exact where e^score is far beyond any float, also in float32: the numbers in the loops have exponents of their own."""
+    """Exact where e^score is far beyond any float, also in float32: the loops' numbers have exponents of their own."""
     n = 4
     arrays, gs = make(1, n, *width, seed=1, scale=scale)
     arrays, gs = [a.astype(dtype) for a in arrays], [g.astype(dtype) for g in gs]
@@ -316,7 +348,7 @@ def test_large_scores(cls, attributes, make, width, dtype, scale):
 
 
 def test_a_way_that_is_hopeless_at_first_may_win():
-    """What a recursion with plain numbers, rescaled at every step, loses: state 1 is e^-10000 behind until the last step."""
+    """What a recursion with plain numbers, rescaled at each step, loses: state 1 is e^-10000 behind until the last."""
     u = np.array([[[0.0, -1e4], [0.0, 0.0], [-2e4, 0.0]]])
     w = np.where(np.eye(2) == 1, 0.0, -INF)
     (p, logz), _ = run(LinearChain(), [u, w])
@@ -396,7 +428,7 @@ def test_one_and_two_threads_give_the_same_bits(cls, attributes, make, width, mo
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("cls, attributes, make, width", CASES)
 def test_without_recording(cls, attributes, make, width, mode):
-    """The twin finds its marginals by differentiating log Z; that shows neither under no_grad nor for constant inputs."""
+    """Eisner's twin differentiates log Z; that shows neither under no_grad nor for constant inputs."""
     arrays, _ = make(2, 3, *width)
     expected, _ = run(cls(**attributes), arrays)
     with fused(mode):
@@ -419,7 +451,7 @@ def test_only_what_is_needed(cls, attributes, make, width):
 
 
 def test_memory_of_the_loops():
-    """What a sentence of N words needs in a loop: the numbers of its items, quadratic in N, and the table, quadratic too."""
+    """What a sentence of N words needs in a loop: a number an item, and the table; both are quadratic in N."""
     for N in (20, 40):
         table, items = Eisner()._table(N)
         assert items < 5 * N * N and len(table) < 3 * N * N
@@ -434,28 +466,28 @@ def test_a_wrong_table_is_found():
     scores = np.concatenate([theta.reshape(1, 16), root], axis=1)
     none, lengths = np.empty(0), np.array([4])
     expected, _, _ = enumerate_all(trees(4, True), {"p": theta[0], "r": root})
-    right, _ = linear_chain.infer(scores, none, lengths, table, items)
+    right, _ = sum_product.infer(scores, none, lengths, table, items)
     close(right[0, :16].reshape(4, 4), expected["p"])
-    row = int(np.argmax(table[:, linear_chain.COUNT] == 3))
-    table[row, linear_chain.COUNT] = 2
-    wrong, _ = linear_chain.infer(scores, none, lengths, table, items)
+    row = int(np.argmax(table[:, sum_product.COUNT] == 3))
+    table[row, sum_product.COUNT] = 2
+    wrong, _ = sum_product.infer(scores, none, lengths, table, items)
     assert np.abs(wrong - right).max() > 1e-3
 
 
 def test_errors():
     u, w, theta, root = (Tensor(np.zeros(s)) for s in ((2, 3, 4), (4, 4), (2, 3, 3), (2, 3)))
-    with pytest.raises(ShapeError, match=r"linear_chain: expected u \(B,T,C\), w \(C,C\) .* got u \(2, 3, 4\), w \(3, 4\)"):
+    with pytest.raises(ShapeError, match=r"linear_chain: expected u \(B,T,C\), w \(C,C\) .* got u \(2, 3, 4\), w \(3,"):
         LinearChain()(u, Tensor(np.zeros((3, 4))), None)
     with pytest.raises(ShapeError, match=r"eisner: expected theta \(B,N,N\), root \(B,N\), got theta \(2, 3, 4\)"):
         Eisner()(u, root, None)
-    for op, a, b, name in ((LinearChain(), u, w, "linear_chain"), (Eisner(), theta, root, "eisner")):
+    for op, a, b, name in ((LinearChain, u, w, "linear_chain"), (Eisner, theta, root, "eisner")):
         with pytest.raises(TypeError, match=f"{name}: .*float64 and float32"):
-            op(a, b.float(), None)
+            op()(a, b.float(), None)
         with pytest.raises(TypeError, match=f"{name}: .*int64"):
-            op(a.long(), b, None)
+            op()(a.long(), b, None)
         with pytest.raises(TypeError, match=f"{name}: expected integer lengths, got float64"):
-            op(a, b, Tensor(np.array([1.0, 2.0])))
+            op()(a, b, Tensor(np.array([1.0, 2.0])))
         with pytest.raises(ShapeError, match=rf"{name}: expected lengths \(B,\) = \(2,\), got \(3,\)"):
-            op(a, b, Tensor(np.array([1, 2, 3])))
+            op()(a, b, Tensor(np.array([1, 2, 3])))
         with pytest.raises(ValueError, match=f"{name}: expected lengths between 0 and [TN] = 3, got 1 to 4"):
-            op(a, b, Tensor(np.array([1, 4])))
+            op()(a, b, Tensor(np.array([1, 4])))

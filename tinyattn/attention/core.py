@@ -1,6 +1,7 @@
 """The spine of every mechanism: the table of mechanisms, scores by name, and `weigh`, the one place that masks, normalises
 and taps weights. (Beside it: `mask.py` makes masks, `normalise.py` turns scores into weights, `cache.py` keeps keys and
-values while decoding, `properties.py` holds what every mechanism must satisfy. Every other file is a mechanism.)
+values while decoding, `shapes.py` checks shapes, `properties.py` holds what every mechanism must satisfy. Every other file is a
+mechanism.)
 
 A mechanism is a function of Tensors, put into the table by `@variant`. Its file also holds
 
@@ -31,6 +32,7 @@ from pathlib import Path
 from ..autograd import scope, tap
 from ..errors import InputError
 from ..functional import dropout as drop
+from ..tensor import Tensor
 from .normalise import normaliser
 
 _table = {}
@@ -218,6 +220,7 @@ def weights_of(scores, mask=None, normalise="softmax"):
     mask broadcasts to the scores, True = may be attended; masked places get exactly 0, a query that may attend to nothing
     gets 0 throughout. normalise is a name of `normalise.py`. Taps "scores", "mask" and "weights".
     """
+    mask = mask if mask is None or isinstance(mask, Tensor) else Tensor(mask)
     weights = normaliser(normalise)(scores, mask)
     tap("scores", scores)
     if mask is not None:

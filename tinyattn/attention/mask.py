@@ -5,10 +5,9 @@
                1 1 1 0                1 1 0 0                0 0 0 1                1 1 0 1     after=1    0 1 1 1
                1 1 1 1                1 1 1 0                0 0 0 0                1 1 1 0                0 0 1 1
 
-Rows are queries, columns keys. A row that may attend to nothing gets weights 0, and sends no gradient. With T != S the ends are
-aligned: query t stands at the place t + S - T among the keys, as when the last T words of S are asked. Masks combine
-by `&`, which broadcasts: `causal(T) & from_lengths(n)` is (B, T, S); `both` takes None too.
-"""
+Rows are queries, columns keys. A row that may attend to nothing gets weights 0, and sends no gradient. With T != S the
+ends are aligned: query t stands at the place t + S - T among the keys, as when the last T words of S are asked. Masks
+combine by `&`, which broadcasts: `causal(T) & from_lengths(n)` is (B, T, S); `both` takes None too. """
 import numpy as np
 
 from ..ops.broadcast import ShapeError
@@ -23,30 +22,33 @@ def from_lengths(lengths, size=None):
     lengths = np.asarray(lengths.numpy() if isinstance(lengths, Tensor) else lengths)
     lengths = lengths.astype(np.int64) if lengths.shape == (0,) else lengths  # an empty list is read as floats
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
-        raise TypeError(f"mask.from_lengths: expected whole numbers of shape (B,), got {lengths.dtype} of shape {lengths.shape}")
+        raise TypeError(f"mask.from_lengths: expected whole numbers of shape (B,), got {lengths.dtype} of shape "
+                        f"{lengths.shape}")
     size = int(lengths.max(initial=0)) if size is None else size
     if lengths.size and (lengths.min() < 0 or lengths.max() > size):
-        raise ValueError(f"mask.from_lengths: expected lengths between 0 and S = {size}, got {lengths.min()} to {lengths.max()}")
+        raise ValueError(f"mask.from_lengths: expected lengths between 0 and S = {size}, got {lengths.min()} to "
+                         f"{lengths.max()}")
     return Tensor((np.arange(size) < lengths[:, None])[:, None])
 
 
 def ahead(queries, keys=None, who="ahead"):
-    """(T, S) whole numbers, as an array: how far key s lies after the place of query t, s - (t + S - T); T keys by default."""
+    """(T, S) whole numbers, as an array: how far key s lies after the place of query t, s - (t + S - T)."""
     keys = queries if keys is None else keys
     if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in (queries, keys)):
-        raise ValueError(f"mask.{who}: expected T and S to be whole numbers of at least 0, got T = {queries}, S = {keys}")
+        raise ValueError(f"mask.{who}: expected T and S to be whole numbers of at least 0, got T = {queries}, "
+                         f"S = {keys}")
     return np.arange(keys) - (np.arange(queries)[:, None] + keys - queries)
 
 
 def causal(queries, keys=None):
-    """(T, S): no key after the query's own place, s <= t + S - T; the last query sees every key. (GPT; eq. 25 of Hu 2018
-    with the diagonal allowed.)"""
+    """(T, S): no key after the query's own place, s <= t + S - T; the last query sees every key. (GPT; eq. 25 of Hu
+    2018 with the diagonal allowed.)"""
     return Tensor(ahead(queries, keys, "causal") <= 0)
 
 
 def forward(queries, keys=None):
-    """(T, S): only keys before the query's own place, s < t. The first query sees nothing. (DiSAN's forward mask; eq. 25 of
-    Hu 2018 as printed, whose first row is nan unless empty rows give 0.)"""
+    """(T, S): only keys before the query's own place, s < t. The first query sees nothing. (DiSAN's forward mask; eq.
+    25 of Hu 2018 as printed, whose first row is nan unless empty rows give 0.)"""
     return Tensor(ahead(queries, keys, "forward") < 0)
 
 
@@ -61,7 +63,8 @@ def diagonal(queries, keys=None):
 
 
 def window(queries, keys=None, before=0, after=0):
-    """(T, S): keys from `before` places before the query's own to `after` places after it, t - before <= s <= t + after.
+    """(T, S): keys from `before` places before the query's own to `after` places after it, t - before <= s <= t +
+    after.
 
     None is no bound: `window(T, before=None)` is `causal(T)`.
     """
@@ -81,7 +84,7 @@ def both(first, second):
 def fit(name, mask, B, T, S, H=None):
     """A mask as mechanisms take it, checked, and with `H` made ready for scores (B, H, T, S) of several heads.
 
-    mask   bool: (T, S), (B, 1, S) or (B, T, S); with H also (B, H, T, S), an axis but the last may have length 1; or None
+    mask   bool: (T, S), (B, 1, S) or (B, T, S); with H also (B, H, T, S); any axis but the last may be 1 long; or None
     Returns the Tensor, of four axes where it had three and H is given. ShapeError and TypeError begin with `name`.
     """
     if mask is None:
@@ -91,7 +94,8 @@ def fit(name, mask, B, T, S, H=None):
         raise TypeError(f"{name}: expected a mask of bools, True = may be attended to, got {mask.dtype}")
     full = (B, T, S) if H is None else (B, H, T, S)
     shape = mask.shape if H is None or mask.ndim != 3 else (mask.shape[0], 1, *mask.shape[1:])
-    if not 2 <= len(shape) <= len(full) or shape[-1] != S or any(m not in (1, n) for m, n in zip(shape[::-1], full[::-1])):
+    aligned = zip(shape[::-1], full[::-1])
+    if not 2 <= len(shape) <= len(full) or shape[-1] != S or any(m not in (1, n) for m, n in aligned):
         heads = "" if H is None else f" or (B, H, T, S) with H = {H}"
         raise ShapeError(f"{name}: expected a mask (T, S), (B, 1, S) or (B, T, S){heads}, B = {B}, T = {T}, S = {S}, "
                          f"got {mask.shape}")

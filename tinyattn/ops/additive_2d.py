@@ -1,18 +1,19 @@
-r"""Several additive scores at once (the multi-dimensional lift of Bahdanau's score), without the four-dimensional array of tanh:
+r"""Several additive scores at once (the lift of Bahdanau's score to many dimensions), without the 4-D array of tanh:
 
     e[b,m,t,s] = sum_d w[m,d] tanh(q[b,t,d] + k[b,s,d])      q (B,T,D), k (B,S,D), w (M,D) -> e (B,M,T,S)
 
-For each b, for a few queries at a time: R = (queries in the group) S rows of Y (R,D) are filled with tanh(q + k), and used at once,
-while they are near, by a product with w. Backward they are filled again:
+For each b, for a few queries at a time: R = (queries of the group) S rows of Y (R,D) are filled with tanh(q + k), and
+used at once, while they are near, by a product with w. Backward they are filled again:
 
-    e = w Y^T        dY = g^T w        dw += g Y        h = dY (1 - Y^2)        dq[t] += sum_s h        dk[s] += sum_t h
+    e = w Y^T      dY = g^T w      dw += g Y      h = dY (1 - Y^2)      dq[t] = sum_s h      dk[s] = sum_t h
 
-A tanh is cheap where every query and every key is used often. As in `additive.py`, with x = e^(2 q) and z = e^(2 k) computed once,
+A tanh is cheap where every query and every key is used often. As in `additive.py`, with x = e^(2 q) and z = e^(2 k)
+computed once,
 
     tanh(q + k) = n / (n + 2),    n = x z - 1 = z (x - 1) + (z - 1)
 
-where k was first shifted by its maximum over s, and q by as much the other way, so z <= 1. For few queries, where x is too large,
-and for nan and inf, Y is filled with tanh as it is.
+where k was first shifted by its maximum over s, and q by as much the other way, so z <= 1. For few queries, where x is
+too large, and for nan and inf, Y is filled with tanh as it is.
 """
 import numpy as np
 from numba import prange
@@ -24,7 +25,8 @@ from .shared import exp_expm1, expm1, first_row, pack, product, tanh
 from .softmax import check_float
 
 CHUNKS = 16     # parts that the batch is cut into for the threads; each has its own share of dw
-ROWS = 128      # so many rows of Y are wanted at a time, two queries at least
+ROWS = 128      # so many rows of Y at a time, if not those of one query are more
+SPARE = 16      # `pack` turns blocks of so many rows fastest: what is left of one is packed too, and not read
 FEW = 3         # up to so many queries preparing x and z does not pay
 LARGEST = 16.0  # of q + k. e^(4 * 16) is far from the end of float32, 3e38
 
@@ -32,27 +34,28 @@ LARGEST = 16.0  # of q + k. e^(4 * 16) is far from the end of float32, 3e38
 class Additive2d(Op):
     r"""e[b,m,t,s] = sum_d w[m,d] tanh(q[b,t,d] + k[b,s,d]): M scores of each query and key, with one hidden layer.
 
-    q (B, T, D), k (B, S, D), w (M, D) -> (B, M, T, S). With M = 1 it is `AdditiveScores`. ShapeError and TypeError for inputs
-    that do not fit. Memory beyond that: O((T + S) D) a thread. Table 2 of Hu 2018; Lin et al. 2017, "A structured
-    self-attentive sentence embedding".
+    q (B, T, D), k (B, S, D), w (M, D) -> (B, M, T, S). With M = 1 it is `AdditiveScores`. ShapeError and TypeError for
+    inputs that do not fit. Memory beyond that: O((T + S) D) a thread. Table 2 of Hu 2018.
     """
     name = "additive_2d"
     tex = r"{w} \tanh({q}_t + {k}_s)"
 
     def cpu(self, q, k, w):
         check_float(self.name, q)
-        if q.ndim != 3 or k.ndim != 3 or w.ndim != 2 or q.shape[0] != k.shape[0] or not q.shape[2] == k.shape[2] == w.shape[1]:
-            raise ShapeError(f"{self.name}: expected q (B, T, D), k (B, S, D), w (M, D), got q {q.shape}, k {k.shape}, w {w.shape}")
+        fits = q.ndim == k.ndim == 3 and w.ndim == 2 and len(q) == len(k) and q.shape[2] == k.shape[2] == w.shape[1]
+        if not fits:
+            raise ShapeError(f"{self.name}: expected q (B, T, D), k (B, S, D), w (M, D), "
+                             f"got q {q.shape}, k {k.shape}, w {w.shape}")
         if not q.dtype == k.dtype == w.dtype:
             raise TypeError(f"{self.name}: q, k and w must have one dtype, got {q.dtype}, {k.dtype}, {w.dtype}")
         e = empty((q.shape[0], len(w), q.shape[1], k.shape[1]), q.dtype)
-        args = (np.ascontiguousarray(q), np.ascontiguousarray(k), np.ascontiguousarray(w), e)
+        args = (*map(np.ascontiguousarray, (q, k, w)), e)
         launch(_cost(q, k, w), _scores, (*args, 0, CHUNKS), _scores_chunks, args)
         return e
 
     def cpu_grad(self, g, e, q, k, w):
         dq, dk, dw = empty(q.shape, q.dtype), empty(k.shape, k.dtype), np.zeros((CHUNKS, *w.shape), w.dtype)
-        args = (np.ascontiguousarray(g), np.ascontiguousarray(q), np.ascontiguousarray(k), np.ascontiguousarray(w), dq, dk, dw)
+        args = (*map(np.ascontiguousarray, (g, q, k, w)), dq, dk, dw)
         launch(2 * _cost(q, k, w), _scores_grad, (*args, 0, CHUNKS), _scores_grad_chunks, args)
         need_q, need_k, need_w = self.needs
         return dq if need_q else None, dk if need_k else None, dw.sum(axis=0) if need_w else None
@@ -63,8 +66,9 @@ class Additive2d(Op):
         return (y @ w.T).permute(0, 3, 1, 2)                                     # (B, M, T, S)
 
     def samples(rng):
-        """One and several queries (odd and even), one key, width 1, one score, batch 0; saturated and very large values."""
-        for B, T, S, D, M in [(2, 1, 3, 4, 2), (1, 5, 2, 3, 3), (2, 4, 3, 5, 1), (1, 2, 1, 1, 2), (0, 2, 3, 2, 2), (2, 4, 0, 2, 2)]:
+        """One and several queries, one key, width 1, one score, batch 0, no keys; saturated and very large values."""
+        for B, T, S, D, M in [(2, 1, 3, 4, 2), (1, 5, 2, 3, 3), (2, 4, 3, 5, 1), (1, 2, 1, 1, 2), (0, 2, 3, 2, 2),
+                              (2, 4, 0, 2, 2)]:
             yield {}, (rng.normal(size=(B, T, D)), rng.normal(size=(B, S, D)), rng.normal(size=(M, D)))
         yield {}, (rng.normal(size=(1, 4, 2)) * 30, rng.normal(size=(1, 3, 2)), rng.normal(size=(2, 2)))
         yield {}, (rng.normal(size=(1, 4, 2)) + 10, rng.normal(size=(1, 3, 2)) - 10, rng.normal(size=(2, 2)))
@@ -92,7 +96,8 @@ def _scores(q, k, w, e, begin, end):
                 _fill_fractions(x1[t:last], z, z1, y)
             else:
                 _fill_tanh(q[b, t:last], k[b], y)
-            product(here[:, t * S:last * S], w, pack(y[:(last - t) * S].T), False)
+            rows = -(-(last - t) * S // SPARE) * SPARE
+            product(here[:, t * S:last * S], w, pack(y[:rows].T), False)
 
 
 @kernel(parallel=True)
@@ -103,7 +108,7 @@ def _scores_chunks(q, k, w, e):
 
 @kernel
 def _scores_grad(g, q, k, w, dq, dk, dw, begin, end):
-    """For each chunk of the batch, each b in it, each group of queries: fill Y, dY = g^T w, dw += g Y; then dq and dk."""
+    """For each chunk, each b in it, each group of queries: fill Y, dY = g^T w, dw += g Y; then dq and dk."""
     B, T, S, M = len(q), q.shape[1], k.shape[1], len(w)
     group = _group(T, S)
     x1, z, z1, high, y = _scratch(q, T, S, group)
@@ -133,8 +138,8 @@ def _scores_grad_chunks(g, q, k, w, dq, dk, dw):
 
 @kernel
 def _group(T, S):
-    """How many queries at a time: about ROWS rows of Y, an even number."""
-    return max(min(ROWS // max(S, 1) // 2 * 2, T), min(2, T), 1)
+    """How many queries at a time."""
+    return max(min(ROWS // max(S, 1), T), 1)
 
 
 @kernel
@@ -143,7 +148,7 @@ def _scratch(q, T, S, group):
     D, kind = q.shape[2], q.dtype
     T, keys = (T, S) if T > FEW else (0, 0)
     return (np.empty((T, D), kind), np.empty((keys, D), kind), np.empty((keys, D), kind), np.empty(D, kind),
-            np.empty((group * S, D), kind))
+            np.zeros((group * S + SPARE, D), kind))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -160,7 +165,7 @@ def _prepare(q, k, high, x1, z, z1):
     high[:] = -np.inf
     for s in range(S):
         for d in range(D):
-            high[d] = k[s, d] if k[s, d] > high[d] else high[d]  # noqa: FURB136 (max() of Numba does not run in vector lanes)
+            high[d] = k[s, d] if k[s, d] > high[d] else high[d]  # noqa: FURB136 (Numba's max() has no lanes)
     bad = 0
     for d in range(D):
         bad += not high[d] > -np.inf
@@ -210,8 +215,8 @@ def _add_slopes(y, dy, dq, dk):
     dq[:] = 0
     for t in range(len(dq)):
         for s in range(S):
-            row, slope = y[t * S + s], dy[t * S + s]
-            for d in range(len(row)):
-                h = slope[d] * (one - row[d] * row[d])
+            i = t * S + s
+            for d in range(y.shape[1]):
+                h = dy[i, d] * (one - y[i, d] * y[i, d])
                 dq[t, d] += h
                 dk[s, d] += h

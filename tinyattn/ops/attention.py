@@ -2,9 +2,9 @@ r"""Scaled dot-product attention as one node, without the T x S matrix of weight
 
     e[t,s] = scale <q_t, k_s> + bias[t,s]        w_t = softmax of e_t over the keys that t may see        o_t = sum_s w[t,s] v_s
 
-Memory beyond inputs and output is O(T): the sums run over tiles of keys, and what is kept for the backward pass is one number
-a query, L_t = log sum_s e^(e[t,s]). From it each weight can be had again, w[t,s] = e^(e[t,s] - L_t), so the backward pass
-computes the tiles a second time instead of remembering them. The loops are in `attention_loops.py`.
+Memory beyond inputs and output is O(T): the sums run over tiles of keys, and what is kept for the backward pass is the
+log-sum-exp of each query, L_t = log sum_s e^(e[t,s]). From it each weight can be had again, w[t,s] = e^(e[t,s] - L_t), so the
+backward pass computes the tiles a second time instead of remembering them. The loops are in `attention_loops.py`.
 
 Dao et al. 2022, "FlashAttention"; Milakov and Gimelshein 2018 (the running sum); Vaswani et al. 2017 (the formula).
 """
@@ -12,6 +12,7 @@ import math
 from functools import lru_cache
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 
 from ..autograd import Op, no_grad
 from ..device import empty, launch
@@ -43,13 +44,13 @@ class Attention(Op):
 
     def cpu(self, q, k, v, mask=None, bias=None):
         args, (batch, T, S, D, E) = self._arguments(q, k, v, mask, bias)
-        o, high = empty((*batch, T, E), q.dtype), empty((math.prod(batch), T), q.dtype)
+        o, high = empty((*batch, T, E), q.dtype), empty((2, math.prod(batch), T), q.dtype)
         if S == 0 or o.size == 0:
-            o[...], high[...] = 0, -np.inf
+            o[...] = 0
         else:
             args = (*args, o.reshape(-1, T, E), high)
-            units = len(high) * -(-T // loops.QUERIES)
-            launch(self._cost(len(high) * T * S, D + E, q), loops.forward, (*args, 0, units), loops.forward_chunks, args)
+            units = high.shape[1] * -(-T // loops.QUERIES)
+            launch(self._cost(high[0].size * S, D + E, q), loops.forward, (*args, 0, units), loops.forward_chunks, args)
         if self.recorded:
             self.saved = high
         return o
@@ -66,7 +67,7 @@ class Attention(Op):
             launch(self._cost(B * T * S, 3 * D + 2 * E, q), loops.backward, (*args, 0, B * parts), loops.backward_chunks, args)
             dq = dq.sum(axis=1) if parts > 1 else dq
             grads = [d.reshape(*batch, *x.shape[-2:]) for d, x in zip((dq, dk, dv), (q, k, v), strict=True)]
-        grads += [None, self._bias_gradient(g.reshape(o.shape), o, q, k, v, mask, bias) if self.needs[4:] == [True] else None]
+        grads += [None, self._bias_gradient(g.reshape(o.shape), q, k, v, mask, bias) if self.needs[4:] == [True] else None]
         return tuple(d if need else None for d, need in zip(grads, self.needs, strict=False))
 
     def composed(self, q, k, v, mask=None, bias=None):
@@ -94,7 +95,7 @@ class Attention(Op):
         sizes, plan, mask_shape, bias_shape = _plan(q.shape, k.shape, v.shape, None if mask is None else mask.shape,
                                                     None if bias is None else bias.shape)
         scale = self.scale if self.scale is not None else 1 / math.sqrt(max(sizes[3], 1))
-        return (_plain(q, (-1, *q.shape[-2:])), _plain(k, (-1, *k.shape[-2:])), _plain(v, (-1, *v.shape[-2:])),
+        return (_plain(q, (-1, *q.shape[-2:])), _matrices(k), _matrices(v),
                 NO_MASK if mask is None else _rows(mask, mask_shape),
                 NO_BIAS[q.dtype.char] if bias is None else _rows(bias, bias_shape),
                 plan, q.dtype.type(scale), self.causal), sizes
@@ -104,14 +105,15 @@ class Attention(Op):
         each = depth / 70 + 0.5 if q.dtype == np.float32 else depth / 35 + 5
         return scores * each * (0.6 if self.causal else 1)
 
-    def _bias_gradient(self, g, o, q, k, v, mask, bias):
-        """d loss / d e[t,s] = w[t,s] (<g_t, v_s> - <g_t, o_t>): as large as the scores, like the bias itself."""
+    def _bias_gradient(self, g, q, k, v, mask, bias):
+        """w[t,s] (<g_t, v_s> - sum_u w[t,u] <g_t, v_u>): as large as the scores, as the bias itself may be."""
         tensor = self.result._wrap
         q, k, mask, bias = [None if x is None else tensor(x, None, 0, False) for x in (q, k, mask, bias)]
         with no_grad():
             w = attention_weights(q, k, mask, self.scale, self.causal, bias, v.shape[:-2]).array
         with np.errstate(all="ignore"):
-            return w * (matmul(g, v.swapaxes(-1, -2)) - (g * o).sum(axis=-1, keepdims=True))
+            slopes = matmul(g, v.swapaxes(-1, -2))                         # (..., T, S)
+            return w * (slopes - (w * slopes).sum(axis=-1, keepdims=True))
 
     def samples(rng):
         """One query, odd sizes, more queries than keys and fewer, shared keys, each form of mask, rows that see nothing, a
@@ -162,7 +164,7 @@ def _plan(q, k, v, mask, bias):
     """Checks the shapes; ((batch, T, S, D, E), plan, shape to stretch the mask to or None, the same for the bias).
 
     plan[0] are the lengths of the leading axes, plan[1] to plan[5] the steps along them of q, k, v (in matrices), mask and bias
-    (in rows), 0 where an axis is stretched. plan[6, :2] are the steps of mask and bias from one query to the next.
+    (in rows), 0 where an axis is stretched. plan[6, :3] are the steps of mask and bias from one query to the next, and S.
     """
     given = f"q {q}, k {k}, v {v}"
     if min(len(q), len(k), len(v)) < 2 or q[-1] != k[-1] or k[-2] != v[-2]:
@@ -172,8 +174,8 @@ def _plan(q, k, v, mask, bias):
     except ValueError:
         raise ShapeError(f"attention: the axes before (T, D), (S, D) and (S, E) do not broadcast, got {given}") from None
     scores = (*batch, q[-2], k[-2])
-    plan = np.zeros((7, max(len(batch), 2)), np.int64)
-    plan[0] = 1
+    plan = np.zeros((7, max(len(batch), 3)), np.int64)
+    plan[0], plan[6, 2] = 1, k[-2]
     plan[0, :len(batch)] = batch
     for row, shape in enumerate((q, k, v), 1):
         plan[row, :len(batch)] = _steps(shape[:-2], len(batch), 1)
@@ -206,6 +208,24 @@ def _plain(x, shape):
     if not (x.flags.c_contiguous and x.flags.writeable):
         x = np.array(x, order="C")
     return x.reshape(shape)
+
+
+def _matrices(x):
+    """x (..., S, D) with its leading axes merged. Where S is a part of a larger buffer, a cache, the whole of it is shown."""
+    flags = x.flags
+    if flags.c_contiguous or not flags.writeable or x.size == 0:
+        return _plain(x, (-1, *x.shape[-2:]))
+    lead = [(n, s) for n, s in zip(x.shape[:-2], x.strides[:-2], strict=True) if n > 1]
+    row = x.shape[-1] * x.itemsize
+    if not lead or x.strides[-1] != x.itemsize or x.strides[-2] != row or lead[-1][1] % row or lead[-1][1] < x.shape[-2] * row:
+        return _plain(x, (-1, *x.shape[-2:]))
+    (count, whole), *outer = lead[::-1]
+    step = count * whole
+    for n, s in outer:
+        if s != step:
+            return _plain(x, (-1, *x.shape[-2:]))
+        step *= n
+    return as_strided(x, (step // whole, whole // row, x.shape[-1]), (whole, row, x.itemsize))
 
 
 def _rows(x, shape):

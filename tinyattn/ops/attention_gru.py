@@ -1,19 +1,20 @@
-r"""The attention GRU over a sequence, forward and backward: a recurrent network that takes in of each step as much as attention
-says. alpha (B,T) is given, one number a step, between 0 and 1. See `recurrent.py` for what it shares with other layers.
+r"""The attention GRU over a sequence, forward and backward: it takes in of each step as much as attention says.
 
-    "replace"  h' = alpha n + (1 - alpha) h                   alpha in the place of the update gate (DMN+, Xiong et al. 2016;
-                                                              survey eq 37), so of the gates only r and n are left
-    "blend"    h' = alpha GRU(x, h) + (1 - alpha) h           a whole GRU, and alpha around it (DMN, Kumar et al. 2016)
+alpha (B,T) is given, one number a step, between 0 and 1. See `recurrent.py` for what the layers share.
+
+    "replace"  h' = alpha n + (1 - alpha) h             alpha in the place of the update gate, so that only r and n are
+                                                        left of the gates (DMN+, Xiong et al. 2016; survey eq 37)
+    "blend"    h' = alpha GRU(x, h) + (1 - alpha) h     a whole GRU, and alpha around it (DMN, Kumar et al. 2016)
 
 with, as in `gru.py`,
 
-    r = sigmoid(x_r + U_r h + b_r)                            z = sigmoid(x_z + U_z h + b_z), in "blend" alone
-    n = tanh(x_n + r * (U_n h + b_n))                         reset="after";   tanh(x_n + U_n (r * h) + b_n)  "before"
-    GRU(x, h) = z h + (1 - z) n                               update="keep";   (1 - z) h + z n                "write"
+    r = sigmoid(x_r + U_r h + b_r)                      z = sigmoid(x_z + U_z h + b_z), in "blend" alone
+    n = tanh(x_n + r * (U_n h + b_n))                   reset="after";   tanh(x_n + U_n (r * h) + b_n)  "before"
+    GRU(x, h) = z h + (1 - z) n                         update="keep";   (1 - z) h + z n                "write"
 
-alpha multiplies what is *new* in all of them. Put in the place of a gate z of the convention "keep", it would be turned upside
-down: what is attended to most would be skipped. With alpha = 0 the state stays as it is, bit for bit; with alpha = 1 "blend"
-is the plain GRU.
+alpha multiplies what is *new* in all of them. Put in the place of a gate z of the convention "keep", it would be turned
+upside down: what is attended to most would be skipped. With alpha = 0 the state stays as it is, bit for bit; with
+alpha = 1 "blend" is the plain GRU.
 """
 import numpy as np
 from numba import prange
@@ -28,24 +29,25 @@ class AttentionGRUScan(Scan):
     r"""h_t = alpha_t n_t + (1 - alpha_t) h_{t-1}, or with a whole GRU in place of n_t, for all t; see the file.
 
     x (B,T,GD) projected inputs, gates r, n (G = 2, "replace") or r, z, n (G = 3, "blend"); alpha (B,T); h0 (B,D);
-    w_hh (GD,D); b_hh (GD,) or None; lengths (B,) or None. Returns hs (B,T,D) and the last state h (B,D). Steps
-    beyond a sequence's length are padding: output 0, the state stays, no gradient. Errors: ShapeError, TypeError, ValueError
-    for unknown conventions, for `update` where there is no update gate, and for lengths outside 0 .. T.
+    w_hh (GD,D); b_hh (GD,) or None; lengths (B,) or None. Returns hs (B,T,D) and the last state h (B,D). Steps beyond a
+    sequence's length are padding: output 0, the state stays, no gradient. Errors: ShapeError, TypeError; ValueError for
+    unknown conventions, for `update` where there is no update gate, and for lengths outside 0 .. T.
     """
     name = "attention_gru"
     tex = r"\mathrm{AttentionGRU}({x}, {alpha}, {h0})"
 
     def __init__(self, mode="replace", reset="after", update=None, reverse=False):
-        if mode not in ("replace", "blend"):
-            raise ValueError(f"{self.name}: expected mode 'replace' (DMN+, alpha is the update gate) or 'blend' (DMN, alpha "
-                             f"around a whole GRU), got {mode!r}")
-        if reset not in ("after", "before"):
-            raise ValueError(f"{self.name}: expected reset 'after' (PyTorch) or 'before' (Cho, Bahdanau), got {reset!r}")
-        if mode == "replace" and update is not None:
-            raise ValueError(f"{self.name}: expected no update with mode 'replace', which has no update gate, got {update!r}")
-        update = "keep" if mode == "blend" and update is None else update
-        if mode == "blend" and update not in ("keep", "write"):
-            raise ValueError(f"{self.name}: expected update 'keep' (PyTorch) or 'write' (Cho, Bahdanau), got {update!r}")
+        def check(good, expected, got):
+            if not good:
+                raise ValueError(f"{self.name}: expected {expected}, got {got!r}")
+
+        check(mode in ("replace", "blend"), "mode 'replace' (DMN+) or 'blend' (DMN)", mode)
+        check(reset in ("after", "before"), "reset 'after' (PyTorch) or 'before' (Cho, Bahdanau)", reset)
+        if mode == "replace":
+            check(update is None, "no update with mode 'replace', which has no update gate", update)
+        else:
+            update = "keep" if update is None else update
+            check(update in ("keep", "write"), "update 'keep' (PyTorch) or 'write' (Cho, Bahdanau)", update)
         self.mode, self.reset, self.update, self.reverse = mode, reset, update, reverse
 
     @property
@@ -60,7 +62,7 @@ class AttentionGRUScan(Scan):
             raise TypeError(f"{self.name}: expected floats of one type, got x {x.dtype}, alpha {alpha.dtype}")
         steps = t if self.recorded else min(t, 1)  # without a backward pass one step's gates are enough
         hs, h, n = empty((b, t, d), x.dtype), np.array(h0, order="C"), self.gates
-        gates, inner, before = empty((b, steps, n, d), x.dtype), empty((b, steps, d), x.dtype), empty((b, steps, d), x.dtype)
+        gates, (inner, before) = empty((b, steps, n, d), x.dtype), [empty((b, steps, d), x.dtype) for _ in range(2)]
         args = (np.ascontiguousarray(x).reshape(b, t, n, d), np.ascontiguousarray(alpha), np.ascontiguousarray(w_hh),
                 bias.reshape(n, d), lengths, hs, h, gates, inner, before, self.reverse, self.reset == "after",
                 self.update == "keep", chunk_rows(b))
@@ -95,8 +97,9 @@ class AttentionGRUScan(Scan):
         b, t, n, d = gates.shape
         at_x, at_alpha, at_inner = empty(gates.shape, x.dtype), empty((b, t), x.dtype), empty((b, t, d), x.dtype)
         at_h, after = np.array(g[1], order="C"), self.reset == "after"
-        args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(alpha), np.ascontiguousarray(w_hh), lengths, gates, inner,
-                before, at_x, at_alpha, at_inner, at_h, self.reverse, after, self.update == "keep", chunk_rows(b))
+        args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(alpha), np.ascontiguousarray(w_hh), lengths, gates,
+                inner, before, at_x, at_alpha, at_inner, at_h, self.reverse, after, self.update == "keep",
+                chunk_rows(b))
         launch(cost(b, t, d, n), _backward, args, _backward_parallel, args)
         at_x, open_ = at_x.reshape(b, t, n * d), (n - 1) * d
         need_x, need_a, need_h, need_w, need_b = self.needs[:5]
@@ -116,8 +119,8 @@ class AttentionGRUScan(Scan):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the loops, both modes: with G gates there is an update gate z if G is 3, and n is the last one. `gates` (B,T,G,D) holds r,
-# (z,) n; `inner` is U_n h + b_n (reset after) or r * h (reset before); `before` is the state that a step began with.
+# the loops, for both modes: of G gates n is the last one, and Z is an update gate if G is 3. `gates` (B,T,G,D) holds
+# them; `inner` is U_n h + b_n (reset after) or r * h (reset before); `before` is the state that a step began with.
 # Without a backward pass they have one step, used again and again.
 # ---------------------------------------------------------------------------------------------------------------------
 R, Z = 0, 1  # places of the gates; Z only in "blend"
@@ -125,7 +128,7 @@ R, Z = 0, 1  # places of the gates; Z only in "blend"
 
 @kernel
 def _forward(x, alpha, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, rows):
-    """All chunks of `rows` sequences. w is w_hh (GD,D); its transpose is cut into panels for `product` once, for all steps."""
+    """All chunks of `rows` sequences. w is w_hh (GD,D); its transpose is cut into panels for `product` once for all."""
     cut = (bias.shape[0] - 1) * h.shape[1]
     w_rz, w_n = pack(w[:cut].T[::1, ::1]), pack(w[cut:].T[::1, ::1])
     for start in range(0, len(h), rows):
@@ -169,8 +172,8 @@ def _forward_chunk(x, alpha, w_rz, w_n, bias, lengths, hs, h, gates, inner, befo
 
 @kernel
 def _open(sums, x, bias, lengths, h, gates, inner, before, hs, start, end, t, s):
-    """The gates r and z of each sequence at step t, which is saved as step s; and r * h. Short loops, whole arrays and places:
-    see `gru.py`."""
+    """The gates r and z of each sequence at step t, which is saved as step s; and r * h. (Short loops on whole arrays:
+    `gru.py` says why.)"""
     for b in range(start, end):
         if t >= lengths[b]:
             hs[b, t] = 0
@@ -205,7 +208,7 @@ def _candidate(sums, x, bias, lengths, gates, inner, after, start, end, t, s):
 
 @kernel
 def _update(alpha, lengths, h, gates, hs, keep, start, end, t, s):
-    """h' = a new + (1 - a) h, where new is n or what the GRU makes of n and h. In this form a = 0 and a = 1 round nothing."""
+    """h' = a new + (1 - a) h, where new is n or a GRU's new state. So written, a = 0 and a = 1 round nothing."""
     zero, one = h.dtype.type(0), h.dtype.type(1)  # plain integers would make it float64
     shift, sign = (zero, one) if keep else (one, -one)
     last = gates.shape[2] - 1
@@ -232,29 +235,30 @@ def _backward(g, alpha, w, lengths, gates, inner, before, at_x, at_alpha, at_inn
     cut = (gates.shape[2] - 1) * g.shape[2]
     w_rz, w_n = pack(w[:cut:1, ::1]), pack(w[cut::1, ::1])
     for start in range(0, len(g), rows):
-        _backward_chunk(g, alpha, w_rz, w_n, lengths, gates, inner, before, at_x, at_alpha, at_inner, at_h, reverse, after,
-                        keep, start, min(len(g), start + rows))
+        _backward_chunk(g, alpha, w_rz, w_n, lengths, gates, inner, before, at_x, at_alpha, at_inner, at_h, reverse,
+                        after, keep, start, min(len(g), start + rows))
 
 
 @kernel(parallel=True)
-def _backward_parallel(g, alpha, w, lengths, gates, inner, before, at_x, at_alpha, at_inner, at_h, reverse, after, keep, rows):
+def _backward_parallel(g, alpha, w, lengths, gates, inner, before, at_x, at_alpha, at_inner, at_h, reverse, after, keep,
+                       rows):
     cut = (gates.shape[2] - 1) * g.shape[2]
     w_rz, w_n = pack(w[:cut:1, ::1]), pack(w[cut::1, ::1])
     for chunk in prange(-(-len(g) // rows)):
         start = chunk * rows
-        _backward_chunk(g, alpha, w_rz, w_n, lengths, gates, inner, before, at_x, at_alpha, at_inner, at_h, reverse, after,
-                        keep, start, min(len(g), start + rows))
+        _backward_chunk(g, alpha, w_rz, w_n, lengths, gates, inner, before, at_x, at_alpha, at_inner, at_h, reverse,
+                        after, keep, start, min(len(g), start + rows))
 
 
 @kernel
-def _backward_chunk(g, alpha, w_rz, w_n, lengths, gates, inner, before, at_x, at_alpha, at_inner, at_h, reverse, after, keep,
-                    start, end):
-    """Sequences start to end, from the last step to the first.  at_h (B,D) comes in as the gradient of the last state, is
-    that of the running state, and leaves as that of h0.
+def _backward_chunk(g, alpha, w_rz, w_n, lengths, gates, inner, before, at_x, at_alpha, at_inner, at_h, reverse, after,
+                    keep, start, end):
+    """Sequences start to end, from the last step to the first.  at_h (B,D) comes in as the gradient of the last state,
+    is that of the running state, and leaves as that of h0.
 
         for t in steps, backwards:
-            for b in rows:     at_h += g[t]; at_alpha[t]; at_x[t] = the gradients at what r, z and n are functions of, along D;
-                               at_h = what the update passes through
+            for b in rows:     at_h += g[t]; at_alpha[t]; at_x[t] = the gradients at what r, z and n are functions of,
+                               along D; at_h = what the update passes through
             at_h += at_inner @ w_n + at_x[t; r, z] @ w_rz       (reset before: first through r * h)
     """
     t_end, d = g.shape[1], g.shape[2]

@@ -1,8 +1,9 @@
-"""The loops of `attention.py`: attention over tiles of 64 queries x 128 keys, forward and backward.
+"""The loops of `attention.py`: attention over tiles of 64 queries x 256 keys, forward and backward.
 
 What they take, beside the arrays that they fill. All leading axes are merged into one, B long:
 
-    q (.,T,D), k (.,S,D), v (.,S,E)     shorter than B where they are shared: matrix number offset(b, plan[0], plan[1, 2, 3])
+    q (.,T,D), k (.,S,D), v (.,S,E)     shorter than B where they are shared: matrix number offset(b, plan[0], plan[1, 2, 3]).
+                                        k and v may be longer than S = plan[6, 2], the rest of a cache to be filled later
     mask (.,S), bias (.,S)              rows; that of query t is number offset(b, plan[0], plan[4, 5]) + t * plan[6, 0 or 1].
                                         (0, 0) stands for none
     scale, causal                       query t sees the keys before t + S - T + 1 only
@@ -13,9 +14,9 @@ from numba import prange
 from ..device import kernel
 from .shared import TILE_BYTES, exp_below, first_row, offset, order, pack_panel, product, row_dot, row_sum, unorder
 
-QUERIES, ROWS, KEYS = 256, 64, 128  # a unit of parallel work has up to QUERIES queries, a tile ROWS queries and KEYS keys
+QUERIES, ROWS, KEYS = 256, 64, 256  # a unit of parallel work has up to QUERIES queries, a tile ROWS queries and KEYS keys
 CHUNKS = 32  # parts that the units are cut into for the threads; each has room of its own for tiles
-FEW, SHORT = 2, 20  # up to so many queries or keys, k is read as it stands: turning it would take longer than using it
+FEW, SHORT = 2, 20  # queries, keys: see `_plainly`
 UNITS = 8    # a backward pass over fewer matrices than this shares the keys of one out to several units
 
 
@@ -36,19 +37,20 @@ def forward(q, k, v, mask, bias, plan, scale, causal, o, high, begin, end):
         m = the largest e of each row so far:  what was summed with another m before is multiplied by e^(old m - m)
         p = e^(e - m):                         o += p v,   total += the sum of p over the row
 
-    In the end o / total is the mean of the values, and m + log total is the log-sum-exp, left in `high` (B,T).
+    In the end o / total is the mean of the values. m and log total are left in `high` (2,B,T); their sum is the log-sum-exp,
+    but one float32 could not hold it well enough: an error of 1e-5 in 100 is one of 1e-5 in every weight.
     """
-    T, S, blocks = q.shape[1], k.shape[1], -(-q.shape[1] // QUERIES)
+    T, S, blocks = q.shape[1], plan[6, 2], -(-q.shape[1] // QUERIES)
     factor = _factor(mask, bias, scale)
-    panel, room, total = _panels(k), _room(q), np.empty(QUERIES, q.dtype)
+    panel, room = _panels(k), _room(q)
     for unit in range(begin, end):
         b, i = unit // blocks, unit % blocks
         i = i // 2 if i % 2 == 0 else blocks - 1 - i // 2  # under a causal mask late blocks see more: mix late and early
         first, last = i * QUERIES, min((i + 1) * QUERIES, T)
         q_b, k_b, v_b = q[offset(b, plan[0], plan[1])], k[offset(b, plan[0], plan[2])], v[offset(b, plan[0], plan[3])]
-        m, o_b = high[b], o[b]
+        m, total, o_b = high[0, b], high[1, b], o[b]
         m[first:last] = -np.inf
-        total[:] = 0
+        total[first:last] = 0
         for start in range(0, _seen(last - 1, 0, S, T, S, causal), KEYS):
             keys = min(KEYS, S - start)
             k_tile = k_b[start:start + keys]
@@ -57,10 +59,10 @@ def forward(q, k, v, mask, bias, plan, scale, causal, o, high, begin, end):
                 rows = min(ROWS, last - t)
                 p = _tile(room, rows, _seen(t + rows - 1, start, keys, T, S, causal))
                 if _scores(p, q_b, k_tile, panel, mask, bias, plan, scale, causal, b, t, start, T, S):
-                    started = _shift(p, factor, m[t:t + rows], total[t - first:], o_b[t:t + rows])
-                    _add_sums(p, total[t - first:])
+                    started = _shift(p, factor, m[t:t + rows], total[t:t + rows], o_b[t:t + rows])
+                    _add_sums(p, total[t:t + rows])
                     product(o_b[t:t + rows], p, v_b[start:start + p.shape[1]], started)
-        _finish(o_b[first:last], m[first:last], total)
+        _finish(o_b[first:last], m[first:last], total[first:last])
 
 
 @kernel(parallel=True)
@@ -72,7 +74,7 @@ def forward_chunks(q, k, v, mask, bias, plan, scale, causal, o, high):
 
 @kernel
 def _shift(p, factor, m, total, o):
-    """e (whose `factor` is not yet in it) becomes e^(e - m) row by row; m, total and o are brought up to date.
+    """e becomes e^(e - m) row by row; m, total and o are brought up to date. `factor` is still to be multiplied into e and m.
 
     Returns whether o holds anything yet: where no row of the tile has seen a key before, it is not even zero.
     """
@@ -85,13 +87,13 @@ def _shift(p, factor, m, total, o):
         for j in range(n):
             x = order(p[r, j])
             best = x if x > best else best  # noqa: FURB136
-        new = unorder(best) * factor
+        new = unorder(best)
         new = new if new > m[r] else m[r]  # noqa: FURB136
         shift = new if new > lowest else zero  # -inf - 0, in place of nan
         for j in range(n):
-            p[r, j] = p[r, j] * factor - shift
+            p[r, j] = (p[r, j] - shift) * factor  # in this order the largest is exactly 0
         if new != m[r] and started:
-            rescale = exp_below(m[r] - shift)
+            rescale = exp_below((m[r] - shift) * factor)
             total[r] *= rescale
             for j in range(o.shape[1]):
                 o[r, j] *= rescale
@@ -109,14 +111,13 @@ def _add_sums(p, total):
 @kernel
 def _finish(o, m, total):
     for t in range(len(o)):
-        if total[t] == 0:
+        if total[t] == 0:  # it sees nothing. m is -inf
             o[t] = 0
-            m[t] = -np.inf
         else:
             inverse = o.dtype.type(1) / total[t]
             for j in range(o.shape[1]):
                 o[t, j] *= inverse
-            m[t] += np.log(total[t])
+            total[t] = np.log(total[t])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -127,20 +128,20 @@ def backward(q, k, v, mask, bias, plan, scale, causal, o, high, g, dq, dk, dv, b
     """Units begin to end, each one part of the keys of one matrix b: every `parts`-th tile of keys. For each of them
     (its k^T and v^T packed), for each tile of queries, with delta_t = <g_t, o_t>:
 
-        p = e^(e - high)        dp = g v^T        ds = p (dp - delta) scale
+        p = e^(e - m) / total   dp = g v^T        ds = p (dp - delta) scale
         dv += p^T g             dk += ds^T q      dq += ds k
 
     The last queries come first: under a causal mask they see the most keys, so what they write is all that there is of dk and
     dv. dq (B,parts,T,D) is added up over the parts by the caller.
     """
-    T, S, parts = q.shape[1], k.shape[1], dq.shape[1]
+    T, S, parts = q.shape[1], plan[6, 2], dq.shape[1]
     factor, delta = _factor(mask, bias, scale), np.empty(T, q.dtype)
     k_panel, v_panel, p_room, ds_room = _panels(k), _panels(v), _room(q), _room(q)
     for unit in range(begin, end):
         b, part = unit // parts, unit % parts
         q_b, k_b, v_b = q[offset(b, plan[0], plan[1])], k[offset(b, plan[0], plan[2])], v[offset(b, plan[0], plan[3])]
-        for t in range(T):
-            delta[t] = row_dot(g[b], o[b], t)
+        if S > KEYS:
+            _deltas(g[b], o[b], delta, S)
         for start in range(part * KEYS, S, parts * KEYS):
             keys, filled = min(KEYS, S - start), 0
             dk_b, dv_b = dk[b, start:start + keys], dv[b, start:start + keys]
@@ -153,7 +154,10 @@ def backward(q, k, v, mask, bias, plan, scale, causal, o, high, g, dq, dk, dv, b
                 p, ds, g_t, dq_t = _tile(p_room, rows, n), _tile(ds_room, rows, n), g[b, t:t + rows], dq[b, part, t:t + rows]
                 if _scores(p, q_b, k_tile, k_panel, mask, bias, plan, scale, causal, b, t, start, T, S):
                     _times_turned(ds, g_t, v_tile, v_panel, T, S)
-                    _slopes(ds, p, factor, high[b, t:t + rows], delta[t:t + rows], scale)
+                    _weights(p, factor, high[0, b, t:t + rows], high[1, b, t:t + rows])
+                    if S <= KEYS:
+                        _sums_of_products(p, ds, delta[t:t + rows])
+                    _slopes(ds, p, delta[t:t + rows], scale)
                     product(dv_b[:n], p.T, g_t, filled > 0)
                     product(dk_b[:n], ds.T, q_b[t:t + rows], filled > 0)
                     product(dq_t, ds, k_tile[:n], again)
@@ -173,14 +177,48 @@ def backward_chunks(q, k, v, mask, bias, plan, scale, causal, o, high, g, dq, dk
 
 
 @kernel
-def _slopes(ds, p, factor, high, delta, scale):
-    """e becomes p = e^(e - high), 0 in a row that sees nothing; dp becomes ds = p (dp - delta) scale."""
-    rows, n, zero = p.shape[0], p.shape[1], p.dtype.type(0)
+def _deltas(g, o, delta, S):
+    """delta_t = <g_t, o_t>, each summed in the order in which `_times_turned` sums <g_t, v_s>.
+
+    Where one key takes all the weight, o_t is its v_s and dp - delta is 0: so it comes out, not as the noise of two roundings.
+    """
+    T, zero = len(g), g.dtype.type(0)
+    few = T if _plainly(T, S) else 0
+    for t in range(few):
+        _dots(delta[t:t + 1].reshape(1, 1), g[t:t + 1], o[t:t + 1])
+    for t in range(few, T, 4):  # four at a time, or each addition would wait for the one before
+        t1, t2, t3 = min(t + 1, T - 1), min(t + 2, T - 1), min(t + 3, T - 1)
+        d0, d1, d2, d3 = zero, zero, zero, zero
+        for j in range(g.shape[1]):
+            d0 += g[t, j] * o[t, j]
+            d1 += g[t1, j] * o[t1, j]
+            d2 += g[t2, j] * o[t2, j]
+            d3 += g[t3, j] * o[t3, j]
+        delta[t], delta[t1], delta[t2], delta[t3] = d0, d1, d2, d3
+
+
+@kernel
+def _sums_of_products(p, dp, delta):
+    """sum_s p dp: what delta is where a tile holds all keys of a query, with less rounding than <g_t, o_t>."""
+    for r in range(p.shape[0]):
+        delta[r] = row_dot(p, dp, r)
+
+
+@kernel
+def _weights(p, factor, m, log_total):
+    """e becomes p = e^(e - m - log total), 0 in a row that sees nothing."""
+    rows, n = p.shape[0], p.shape[1]
     for r in range(rows):
-        shift = high[r] if high[r] > -np.inf else zero
+        shift = m[r] if m[r] > -np.inf else p.dtype.type(0)
         for j in range(n):
-            p[r, j] = p[r, j] * factor - shift
+            p[r, j] = (p[r, j] - shift) * factor - log_total[r]
     _exp(p)
+
+
+@kernel
+def _slopes(ds, p, delta, scale):
+    """dp becomes ds = p (dp - delta) scale."""
+    rows, n = p.shape[0], p.shape[1]
     for r in range(rows):
         for j in range(n):
             ds[r, j] = p[r, j] * (ds[r, j] - delta[r]) * scale
@@ -287,20 +325,26 @@ def _panels(k):
 
 
 @kernel
+def _plainly(T, S):
+    """Are there so few queries or keys that k is read as it stands? To turn it would take longer than to use it."""
+    return T <= FEW or S <= SHORT
+
+
+@kernel
 def _pack(panel, k, T, S):
-    """k^T, for k (keys, D), as `product` likes it best; nothing if there are too few queries or keys to pay for it."""
+    """k^T, for k (keys, D), as `product` likes it best, unless there are too few queries or keys."""
     turned = k.T[::1, ::1]
-    for p in range(-(-k.shape[0] // panel.shape[1]) if T > FEW and S > SHORT else 0):
+    for p in range(0 if _plainly(T, S) else -(-k.shape[0] // panel.shape[1])):
         pack_panel(panel, turned, p)
 
 
 @kernel
 def _times_turned(c, a, b, panel, T, S):
     """c = a b^T over the first rows of b (keys, D), `panel` being what `_pack` made of it."""
-    if T > FEW and S > SHORT:
-        product(c, a, panel, False)
-    else:
+    if _plainly(T, S):
         _dots(c, a, b)
+    else:
+        product(c, a, panel, False)
 
 
 @kernel(reduces=True)

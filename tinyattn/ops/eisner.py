@@ -1,22 +1,24 @@
 r"""Projective dependency trees: who is the head of whom, by Eisner's inside-outside algorithm.
 
-A tree gives each of N words one head: another word, or the artificial root that stands outside. It is projective if no two
-arcs cross when they are drawn above the sentence (the root's to the far left). Spans of words are then built from smaller ones
-(theta and root stand for e^theta and e^root here; i < j, and h is left or right of e):
+A tree gives each of N words one head: another word, or the artificial root that stands outside. It is projective if
+no two arcs cross when they are drawn above the sentence (the root's from the far left). Its weight is e^(sum of the
+scores of its arcs). Sums over all trees are built from spans of words (theta and root stand for e^theta and e^root
+here; i < j, and h is left or right of e):
 
     gap[i,j]  = sum_{i <= k < j} done[i,k] done[j,k+1]      the words between i and j, divided among the two
     arc[h,d]  = theta[h,d] gap[h,d]                         h takes d as a dependent, nearer words are settled
-    done[h,e] = sum_k arc[h,k] done[k,e]                    k from h (not itself) to e: k is h's last dependent up to e;
+    done[h,e] = sum_k arc[h,k] done[k,e]                    k from h (not itself) to e: h's last dependent up to e;
     done[h,h] = 1                                           h heads all words between h and e
 
 and the root takes its dependents from the left to the right, or (single_root) one only:
 
-    top[d]    = sum_{u <= d} end[u] done[d,u]               the words before d: u of them are done, d heads the rest
+    top[d]    = sum_{u <= d} end[u] done[d,u]               of the words before d, u are done and d heads the rest
     child[d]  = root[d] top[d]                              single_root: only u = 0 is in the sum
     end[n]    = sum_{d < n} child[d] done[d,n-1]            the first n words are a tree: Z of a sentence of n words
     end[0]    = 1
 
-Written down as a table, this is all that `linear_chain.py` needs for the marginals and their gradients; see there.
+All of it has one form, v[parent] = sum_k v[a_k] v[b_k]; as a table of such sums it goes to the loops of `sum_product.py`, which
+give the marginals p, r and their gradients.
 
 Eisner 1996, "Three new probabilistic models for dependency parsing"; Kim et al. 2017, "Structured attention networks".
 """
@@ -25,24 +27,25 @@ import numpy as np
 from ..autograd import Alias, Op, enable_grad, grad, is_grad_enabled
 from ..device import kernel
 from .broadcast import ShapeError
-from .linear_chain import check_lengths, infer, infer_grad
 from .softmax import check_float
+from .sum_product import COUNT, FIRST, PARENT, SECOND, STEP_A, STEP_B, check_lengths, infer, infer_grad
 
 
 class Eisner(Op):
-    r"""Marginals of the arcs of a projective tree, p[b,h,d] = P(h is the head of d), r[b,d] = P(d hangs on the root), and log Z.
+    r"""Projective trees: p[b,h,d] = P(h is the head of d), r[b,d] = P(d hangs on the root), and log Z.
 
-    theta (B, N, N) scores theta[b,h,d] of the arc from head h to dependent d (the diagonal is not used), root (B, N) scores of
-    hanging on the root, lengths (B,) integers or None -> p (B, N, N), r (B, N), log Z (B,). For every word d of the sentence
-    sum_h p[b,h,d] + r[b,d] = 1. Cost O(B N^3), memory O(N^2) a sentence. Raises ShapeError, TypeError, ValueError.
+    theta (B, N, N) scores theta[b,h,d] of the arc from head h to dependent d (the diagonal is not used), root (B, N)
+    scores of hanging on the root, lengths (B,) integers or None -> p (B, N, N), r (B, N), log Z (B,). For every word d
+    of a sentence sum_h p[b,h,d] + r[b,d] = 1. Cost O(B N^3), memory O(N^2) for `LANES` sentences a thread. Raises
+    ShapeError, TypeError, ValueError.
 
-    single_root=True: exactly one word hangs on the root, as in treebanks. False: any number from one on, as in Kim et al. 2017,
-    whose code has a root symbol as the first token: with scores s (B, N+1, N+1) of theirs that is
-    `Eisner(single_root=False)(s[:, 1:, 1:], s[:, 0, 1:], lengths)`.
+    single_root=True: exactly one word hangs on the root, as in treebanks. False: any number from one on, as in Kim et
+    al. 2017, whose code has a root symbol as the first token. With their scores s (B, N+1, N+1) and the lengths without
+    that token it is `Eisner(single_root=False)(s[:, 1:, 1:], s[:, 0, 1:], lengths)`.
 
-    Beyond its length a sentence has p = r = 0 and sends gradient 0; a sentence of length 0 has log Z = 0. A score of -inf
-    forbids an arc: its p is 0 and so is its gradient. Where that leaves no tree at all, p = r = 0, log Z = -inf and the gradients
-    are 0.
+    Beyond its length a sentence has p = r = 0 and sends gradient 0; a sentence of length 0 has log Z = 0. A score of
+    -inf forbids an arc: its p is 0 and so is its gradient. Where that leaves no tree at all, p = r = 0, log Z = -inf
+    and the gradients are 0.
     """
     tex = r"P(\mathrm{{tree}} \mid {theta}, {root})"
 
@@ -56,14 +59,14 @@ class Eisner(Op):
 
     def cpu_grad(self, g, y, theta, root, lengths):
         (B, N), lengths = self._checked(theta, root, lengths)
-        found, _ = infer_grad(_parts(g[0], g[1]), np.ascontiguousarray(g[2]), _parts(theta, root), np.empty(0, theta.dtype),
-                              lengths, *self._table(N))
+        found, _ = infer_grad(_parts(g[0], g[1]), np.ascontiguousarray(g[2]), _parts(theta, root),
+                              np.empty(0, theta.dtype), lengths, *self._table(N))
         d_theta, d_root = found[:, :N * N].reshape(B, N, N), found[:, N * N:]
         return np.array(d_theta) if self.needs[0] else None, np.array(d_root) if self.needs[1] else None, None
 
     def composed(self, theta, root, lengths):
-        """The sums above in log space, span by span, for log Z; p and r are its gradients, so this is written only once."""
-        (B, N), n = self._checked(theta.array, root.array, None if lengths is None else lengths.array)
+        """The sums above in log space, span by span, for log Z; p and r are its gradients."""
+        (B, _), n = self._checked(theta.array, root.array, None if lengths is None else lengths.array)
         recorded = is_grad_enabled() and (theta.requires_grad or root.requires_grad)
         with enable_grad():
             theta, root = (Alias()(x) if x.requires_grad else x.detach().requires_grad_() for x in (theta, root))
@@ -100,7 +103,8 @@ class Eisner(Op):
         if root.dtype != theta.dtype:
             raise TypeError(f"{self.name}: theta and root must have one dtype, got {theta.dtype} and {root.dtype}")
         if theta.ndim != 3 or theta.shape[1] != theta.shape[2] or root.shape != theta.shape[:2]:
-            raise ShapeError(f"{self.name}: expected theta (B,N,N), root (B,N), got theta {theta.shape}, root {root.shape}")
+            raise ShapeError(f"{self.name}: expected theta (B,N,N), root (B,N), got theta {theta.shape}, "
+                             f"root {root.shape}")
         return root.shape, check_lengths(self.name, lengths, *root.shape, "N")
 
     def _table(self, N):
@@ -110,8 +114,9 @@ class Eisner(Op):
 
     def samples(rng):
         """Both kinds of root, lengths, one word, forbidden arcs, no tree, large scores, no sentence, no word."""
-        for B, N, lengths, single in [(2, 3, [3, 2], True), (2, 4, [4, 3], False), (3, 3, [0, 1, 3], False), (1, 4, None, True),
-                                      (2, 1, None, True), (1, 2, None, False), (0, 2, None, True), (2, 0, None, True)]:
+        for B, N, lengths, single in [(2, 3, [3, 2], True), (2, 4, [4, 3], False), (3, 3, [0, 1, 3], False),
+                                      (1, 4, None, True), (2, 1, None, True), (1, 2, None, False), (0, 2, None, True),
+                                      (2, 0, None, True)]:
             inputs = rng.normal(size=(B, N, N)), rng.normal(size=(B, N))
             yield {"single_root": single}, (*inputs, None if lengths is None else np.array(lengths))
         theta, root = rng.normal(size=(2, 3, 3)), rng.normal(size=(2, 3))
@@ -130,8 +135,8 @@ def _parts(theta, root):
 def _trees(table, N, single):
     """Write the table of the trees over N words.
 
-    Items: theta (N,N), root (N,), end (N+1,), done (N,N), arc (N,N), gap (N,N), top (N,), child (N,). What has no row in the
-    table is never used, but for the diagonal of `done`, which is the number 1.
+    Items: theta (N,N), root (N,), end (N+1,), done (N,N), arc (N,N), gap (N,N), top (N,), child (N,). Half of gap and
+    the diagonal of theta and arc stay unused.
     """
     root = N * N
     end = root + N
@@ -159,7 +164,7 @@ def _trees(table, N, single):
 
 @kernel
 def _write(table, row, parent, a, step_a, b, step_b, count):
-    """v[parent] = sum over k < count of v[a + k step_a] v[b + k step_b], as row `row`; the number of the next row."""
-    table[row, 0], table[row, 1], table[row, 2] = parent, a, step_a
-    table[row, 3], table[row, 4], table[row, 5] = b, step_b, count
+    """v[parent] = sum over k < count of v[a + k step_a] v[b + k step_b], as row `row`; gives the number of the next."""
+    table[row, PARENT], table[row, FIRST], table[row, STEP_A] = parent, a, step_a
+    table[row, SECOND], table[row, STEP_B], table[row, COUNT] = b, step_b, count
     return row + 1

@@ -3,16 +3,16 @@ r"""Feature-wise attention without the four-dimensional array: every feature d h
     f[b,t,s,d] = c tanh((q[b,t,d] + k[b,s,d]) / c)                    q (B,T,D), k (B,S,D), v (B,S,D)
     P[b,t,s,d] = e^f / sum over the allowed s of e^f                  out[b,t,d] = sum_s P[b,t,s,d] v[b,s,d]  (B,T,D)
 
-Nothing crosses from one feature to another. So d is the innermost loop throughout, in vector lanes, and all that is kept for
-a query is two rows, the sums of e^f and of e^f v. No f is beyond c, so where c is moderate e^f cannot overflow, and nothing
-needs to be subtracted first. The tanh is made as in `additive.py`, from x = e^(2 q / c) and w = e^(2 k / c), which are
-computed once for each query and each key:
+Nothing crosses from one feature to another. So d is the innermost loop throughout, in vector lanes, and all that is
+kept for a query is two rows, the sums of e^f and of e^f v. No f is beyond c, so where c is moderate e^f cannot
+overflow, and nothing needs to be subtracted first. The tanh is made as in `additive.py`, from x = e^(2 q / c) and
+w = e^(2 k / c), which are computed once for each query and each key:
 
-    f = c n / (n + 2),   n = x w - 1 = w (x - 1) + (w - 1)           left for each of B T S D places: a division, a power of 2
+    f = c n / (n + 2),   n = x w - 1 = w (x - 1) + (w - 1)      left for each t, s, d: a division and a power of 2
 
-(k is first shifted by its maximum over s, and q by as much the other way, so that w <= 1.) Where c or an x is large, and for nan
-and inf, the plain loop is taken: tanh as it is, less the largest of the query. The gradient needs no more sums over s,
-because the mean of v under P is the output:
+(k is first shifted by its maximum over s, and q by as much the other way, so that w <= 1.) Where c or an x is large,
+and for nan and inf, the plain loop is taken: tanh as it is, less the largest of the query. The gradient needs no more
+sums over s, because the mean of v under P is the output:
 
     dv[s] = sum_t P g        h = P g (v[s] - out[t]) tanh'        dq[t] = sum_s h        dk[s] = sum_t h
 """
@@ -28,7 +28,7 @@ from .broadcast import ShapeError
 from .shared import exp_below, exp_expm1, expm1, first_row, offset, tanh
 from .softmax import check_float, mask_rows
 
-CHUNKS = 16    # parts that the work is cut into for the threads
+CHUNKS = 16    # parts that the batch, times the stretches of features, is cut into for the threads
 WIDTH = 64     # so many features at a time: what belongs to them stays in the nearest cache
 LARGEST = 4.0  # of (q + k) / c: the error of e^(2 z) grows with z
 STEEP = 20.0   # of c: e^20 is 5e8, which leaves room for v
@@ -36,11 +36,11 @@ PER_LN2 = 1 / math.log(2)
 
 
 class FeaturewiseAttention(Op):
-    r"""out[b,t,d] = sum_s P[b,t,s,d] v[b,s,d], P = softmax over s of c tanh((q[b,t,d] + k[b,s,d]) / c), for each d by itself.
+    r"""out[b,t,d] = sum_s P[b,t,s,d] v[b,s,d], P = softmax over s of c tanh((q[b,t,d] + k[b,s,d]) / c) for each d.
 
-    q (B, T, D), k (B, S, D), v (B, S, D) -> (B, T, D). mask: boolean, broadcast to (B, T, S), True = may be attended; a query
-    that may attend to nothing gets 0 and sends 0 gradient. c > 0 bounds the scores; DiSAN takes 5. ValueError for another c,
-    ShapeError and TypeError for inputs that do not fit. Memory beyond that: (B, T, D), and O((T + S) WIDTH) a thread.
+    q (B, T, D), k (B, S, D), v (B, S, D) -> (B, T, D). mask: boolean, broadcast to (B, T, S), True = may be attended; a
+    query that may attend to nothing gets 0 and sends 0 gradient. c > 0 bounds the scores; DiSAN takes 5. ValueError for
+    another c, ShapeError and TypeError for inputs that do not fit. Memory: (B, T, D), and O((T + S) WIDTH) a thread.
     Shen et al. 2018, "DiSAN: Directional self-attention network for RNN/CNN-free language understanding".
     """
     tex = r"\textstyle\sum_s \mathrm{{softmax}}_s(c \tanh(({q}_t + {k}_s) / c)) \odot {v}_s"
@@ -51,8 +51,8 @@ class FeaturewiseAttention(Op):
     def cpu(self, q, k, v, mask=None):
         check_float(self.name, q)
         if q.ndim != 3 or k.ndim != 3 or k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[2] != k.shape[2]:
-            raise ShapeError(f"{self.name}: expected q (B, T, D), k (B, S, D), v (B, S, D), got q {q.shape}, k {k.shape}, "
-                             f"v {v.shape}")
+            raise ShapeError(f"{self.name}: expected q (B, T, D), k (B, S, D), v (B, S, D), "
+                             f"got q {q.shape}, k {k.shape}, v {v.shape}")
         if not q.dtype == k.dtype == v.dtype:
             raise TypeError(f"{self.name}: q, k and v must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
         out, scale = empty(q.shape, q.dtype), empty(q.shape, q.dtype)
@@ -80,8 +80,8 @@ class FeaturewiseAttention(Op):
         return (weights * v.reshape(B, 1, S, D)).sum(axis=2)                     # (B, T, D)
 
     def samples(rng):
-        """Odd and even numbers of queries, length 1, width 1, batch 0, no keys, every form of mask, an empty row; saturated
-        scores, very large ones, and a c for which the largest score has to be found."""
+        """Length 1, width 1, batch 0, no keys, every form of mask, an empty row; saturated scores, very large ones, and
+        a c for which the largest score has to be found."""
         for B, T, S, D in [(2, 3, 2, 3), (1, 2, 4, 2), (2, 1, 1, 1), (0, 2, 3, 2), (1, 2, 0, 2)]:
             yield {"c": 5.0}, (*_normal(rng, B, T, S, D), None)
         whole = rng.random((2, 4, 3)) < 0.6
@@ -95,16 +95,14 @@ class FeaturewiseAttention(Op):
 
 
 def featurewise_weights(q, k, mask=None, c=5.0):
-    """The weights P of FeaturewiseAttention, for pictures: q (B, T, D), k (B, S, D) to (B, D, T, S). Nothing is recorded.
-
-    This is the four-dimensional array. ValueError unless c > 0.
-    """
+    """The weights P of FeaturewiseAttention, for pictures: q (B, T, D), k (B, S, D) to (B, D, T, S), the array that
+    nobody else makes. Nothing is recorded. ValueError unless c > 0."""
     with no_grad():
         return _weights(q, k, mask, check_bound("featurewise_weights", c)).permute(0, 3, 1, 2)
 
 
 def check_bound(name, c):
-    """c as a float."""
+    """c as a float, if it can be one that bounds scores."""
     if isinstance(c, bool) or not isinstance(c, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name}: expected a number c > 0, got {c!r}")
     if not 0 < c < np.inf:
@@ -134,38 +132,28 @@ def _cost(q, k):
 def power32(y):
     """2^y in float32 for y from -126 to 127, about 1e-7 relative.
 
-    Added to 1.5 * 2^23, y is rounded to a whole number n, and n stands in the last bits of that sum. 2^(y - n) is a polynomial
-    that meets 2^f at seven places between -1/2 and 1/2; n is added to its exponent bits. No nan: they would be lost there.
+    Added to 1.5 * 2^23, y is rounded to a whole number n, and n stands in the last bits of that sum. 2^(y - n) is a
+    polynomial that meets 2^f at seven places between -1/2 and 1/2; n is added to its exponent bits. A nan may get lost.
     """
     shifted = y + np.float32(12582912.0)
     f = y - (shifted - np.float32(12582912.0))
-    p = np.float32(0.00015461445)
-    p = p * f + np.float32(0.0013400428)
-    p = p * f + np.float32(0.009618057)
-    p = p * f + np.float32(0.05550327)
-    p = p * f + np.float32(0.2402265)
-    p = p * f + np.float32(0.6931472)
-    p = p * f + np.float32(1.0)
-    return np.int32(np.float32(p).view(np.int32) + (np.float32(shifted).view(np.int32) << np.int32(23))).view(np.float32)
+    p = (np.float32(0.00015461445) * f + np.float32(0.0013400428)) * f + np.float32(0.009618057)
+    p = (p * f + np.float32(0.05550327)) * f + np.float32(0.2402265)
+    p = (p * f + np.float32(0.6931472)) * f + np.float32(1.0)
+    exponent = np.float32(shifted).view(np.int32) << np.int32(23)
+    return np.int32(np.float32(p).view(np.int32) + exponent).view(np.float32)
 
 
 def power64(y):
     """2^y in float64 for y from -1022 to 1023, about 2e-16 relative: the same with 1.5 * 2^52 and twelve places."""
     shifted = y + 6755399441055744.0
     f = y - (shifted - 6755399441055744.0)
-    p = 4.455591365216115e-10
-    p = p * f + 7.074190907320507e-09
-    p = p * f + 1.017805882243255e-07
-    p = p * f + 1.3215432559319352e-06
-    p = p * f + 1.5252733836683869e-05
-    p = p * f + 0.00015403530463664123
-    p = p * f + 0.0013333558146412547
-    p = p * f + 0.009618129107587328
-    p = p * f + 0.0555041086648216
-    p = p * f + 0.24022650695910158
-    p = p * f + 0.6931471805599453
-    p = p * f + 1.0
-    return np.int64(np.float64(p).view(np.int64) + (np.float64(shifted).view(np.int64) << np.int64(52))).view(np.float64)
+    p = (4.455591365216115e-10 * f + 7.074190907320507e-09) * f + 1.017805882243255e-07
+    p = ((p * f + 1.3215432559319352e-06) * f + 1.5252733836683869e-05) * f + 0.00015403530463664123
+    p = ((p * f + 0.0013333558146412547) * f + 0.009618129107587328) * f + 0.0555041086648216
+    p = ((p * f + 0.24022650695910158) * f + 0.6931471805599453) * f + 1.0
+    exponent = np.float64(shifted).view(np.int64) << np.int64(52)
+    return np.int64(np.float64(p).view(np.int64) + exponent).view(np.float64)
 
 
 def power(y):
@@ -188,7 +176,7 @@ if JIT:
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
 def _attend(q, k, v, mask, lengths, steps, c, out, scale, begin, end):
-    """For each b and each stretch of features: prepare x and w. For each query: find its keys; add up e^f and e^f v."""
+    """For each b, each stretch of features: prepare x and w. For each query: find its keys; add up e^f and e^f v."""
     (B, T, D), S, parts = q.shape, k.shape[1], -(-q.shape[2] // WIDTH)
     x, w, w1, near, keys, total, mean, high = _scratch(q, S)
     for item in range(first_row(begin, CHUNKS, B * parts), first_row(end, CHUNKS, B * parts)):
@@ -255,8 +243,7 @@ def _attend_grad_chunks(g, out, scale, q, k, v, mask, lengths, steps, c, dq, dk,
 def _add(x1, w, w1, v, keys, c, total, mean):
     """For each key s, along d: p = e^f; total += p, mean += p v[s]."""
     two, slope = x1.dtype.type(2), x1.dtype.type(c * PER_LN2)
-    for i in range(len(keys)):
-        s = keys[i]
+    for s in keys:
         for d in range(len(x1)):
             n = x1[d] * w[s, d] + w1[s, d]
             p = power(slope * (n / (n + two)))
@@ -268,8 +255,7 @@ def _add(x1, w, w1, v, keys, c, total, mean):
 def _add_tanh(q, k, v, keys, c, high, total, mean):
     """The same from q and k as they are: p = e^(f - largest f)."""
     bound = q.dtype.type(c)
-    for i in range(len(keys)):
-        s = keys[i]
+    for s in keys:
         for d in range(len(q)):
             p = exp_below(bound * (tanh((q[d] + k[s, d]) / bound) - high[d]))
             total[d] += p
@@ -278,10 +264,9 @@ def _add_tanh(q, k, v, keys, c, high, total, mean):
 
 @kernel
 def _add_grad(x1, w, w1, v, keys, c, share, out, dq, dk, dv):
-    """For each key s, along d: dv[s] += P g; dq += h and dk[s] += h, where h = P g (v[s] - out) tanh'. `share` is g / total."""
+    """For each key s, along d: dv[s] += P g; dq += h; dk[s] += h; h = P g (v[s] - out) tanh'. `share` is g / total."""
     one, two, slope = x1.dtype.type(1), x1.dtype.type(2), x1.dtype.type(c * PER_LN2)
-    for i in range(len(keys)):
-        s = keys[i]
+    for s in keys:
         for d in range(len(x1)):
             n = x1[d] * w[s, d] + w1[s, d]
             y = n / (n + two)
@@ -296,8 +281,7 @@ def _add_grad(x1, w, w1, v, keys, c, share, out, dq, dk, dv):
 def _add_grad_tanh(q, k, v, keys, c, high, share, out, dq, dk, dv):
     """The same from q and k as they are."""
     one, bound = q.dtype.type(1), q.dtype.type(c)
-    for i in range(len(keys)):
-        s = keys[i]
+    for s in keys:
         for d in range(len(q)):
             y = tanh((q[d] + k[s, d]) / bound)
             p = exp_below(bound * (y - high[d])) * share[d]
@@ -312,10 +296,9 @@ def _highest(q, k, keys, c, high):
     """high[d] = the largest tanh of the query."""
     bound = q.dtype.type(c)
     high[:] = -np.inf
-    for i in range(len(keys)):
-        s = keys[i]
+    for s in keys:
         for d in range(len(q)):
-            high[d] = k[s, d] if k[s, d] > high[d] else high[d]  # noqa: FURB136 (max() of Numba does not run in vector lanes)
+            high[d] = k[s, d] if k[s, d] > high[d] else high[d]  # noqa: FURB136 (Numba's max() has no lanes)
     for d in range(len(q)):
         high[d] = tanh((q[d] + high[d]) / bound)
 
@@ -376,7 +359,7 @@ def _give(here, left, n, rows):
 def _prepare(q, k, left, n, c, x, w, w1, high):
     """x = e^(2 (q + high) / c) - 1, w = e^(2 (k - high) / c) <= 1 and w1 = w - 1, where high[d] = max_s k[s, d].
 
-    If c or an x is too large, or there is a nan or inf that does harm: returns False, and x and w are q and k as they are.
+    If c or an x is too large, or a nan or inf does harm: returns False, and x and w are q and k as they are.
     """
     T, S = len(q), len(k)
     limit, two = q.dtype.type(LARGEST * c), q.dtype.type(2 / c)
@@ -386,7 +369,7 @@ def _prepare(q, k, left, n, c, x, w, w1, high):
     bad = int(c > STEEP)
     for s in range(S):
         for d in range(n):
-            bad += w[s, d] != w[s, d]  # `power` would lose a nan
+            bad += w[s, d] != w[s, d]  # `power` may lose a nan
             high[d] = w[s, d] if w[s, d] > high[d] else high[d]  # noqa: FURB136
     for d in range(n):
         bad += not high[d] > -np.inf

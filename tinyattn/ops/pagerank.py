@@ -2,9 +2,9 @@ r"""PageRank of small graphs, solved exactly (survey eqs 30-31; Tan, Wan & Xiao 
 
     alpha = lam W D^-1 alpha + (1 - lam) y      =>      alpha = (1 - lam) (I - lam W D^-1)^-1 y
 
-A walker at node j goes on to node i with probability lam W_ij / D_j, where D_j = sum_i W_ij is the sum of *column* j, or
-starts anew at a node drawn from y with probability 1 - lam. alpha is where it is in the long run. Columns of W D^-1 sum
-to 1, so alpha sums to what y sums to. y uniform is PageRank, y one-hot the topic-sensitive kind.
+A walker at node j goes on to node i with probability lam W_ij / D_j, where D_j = sum_i W_ij is the sum of *column* j,
+or starts anew at a node drawn from y with probability 1 - lam. alpha is where it is in the long run. Columns of W D^-1
+sum to 1, so alpha sums to what y sums to. y uniform is PageRank, y one-hot the topic-sensitive kind.
 
 With M = W D^-1 and A = I - lam M, factored once as P A = L U, the gradient takes the same factors:
 
@@ -13,7 +13,8 @@ With M = W D^-1 and A = I - lam M, factored once as P A = L U, the gradient take
     dM_ij = lam c_i alpha_j                                      summed over restarts
     dW_ij = (dM_ij - sum_k dM_kj M_kj) / D_j                     through the sum of the column
 
-A factorisation takes n^3 / 3 multiply-adds; that of a card full of small graphs is one launch. Large ones go by blocks:
+A factorisation takes N^3 / 3 multiply-adds. A batch of graphs is one launch, each graph on one thread. Large ones go by
+blocks:
 
     for block in 16 columns:    factor them;  the 16 rows to their right: solve with L;  A below and right -= L @ U
 """
@@ -42,8 +43,8 @@ class PageRank(Op):
     column are 0 and whose y is 0 gets exactly 0: so are nodes masked.
 
     Weights are not looked at. With negative ones alpha is no distribution (entries below 0 or above 1), the iteration
-    of eq 30 may diverge although the solution exists, and a column whose sum comes near 0 makes it arbitrarily large; so map
-    raw scores to positive weights before, such as by exp.
+    of eq 30 may diverge although the solution exists, and a column whose sum comes near 0 makes it arbitrarily large.
+    So map raw scores to positive weights before, such as by exp.
 
     Errors: ValueError for damping outside [0, 1) or a singular matrix (negative weights only), ShapeError, TypeError.
     """
@@ -68,8 +69,9 @@ class PageRank(Op):
         args = np.ascontiguousarray(w), w.dtype.type(self.damping), lu, swaps, sums, x
         launch(_cost(w, x), _solve, (*args, 0, CHUNKS), _solve_chunks, args)
         if n and (swaps[:, 0] < 0).any():
-            raise ValueError(f"{self.name}: the matrix I - {self.damping} W D^-1 of graph {int(swaps[:, 0].argmin())} is "
-                             "singular, which takes negative weights; use positive ones, such as exp(scores)")
+            bad = int(swaps[:, 0].argmin())
+            raise ValueError(f"{self.name}: expected weights that are not negative, so that I - {self.damping} W D^-1 "
+                             f"can be inverted; that of graph {bad} is singular. exp(scores) is positive")
         if self.recorded:
             self.saved = lu, swaps, sums
         return _back(x, y)
@@ -91,8 +93,9 @@ class PageRank(Op):
         return Solve()(a, right) if y.ndim == 3 else Solve()(a, right.unsqueeze(-1)).squeeze(-1)
 
     def samples(rng):
-        """Uniform and one-hot restarts, several restarts, one node, no graph, a node without a way out, masked nodes."""
-        for (b, n, *m), damping in [((2, 4), 0.9), ((1, 3, 2), 0.5), ((2, 1), 0.9), ((0, 3), 0.9), ((1, 5), 0.0), ((1, 2, 0), 0.9)]:
+        """One-hot restarts, several restarts, one node, no graph, a node without a way out, masked nodes."""
+        sizes = [((2, 4), 0.9), ((1, 3, 2), 0.5), ((2, 1), 0.9), ((0, 3), 0.9), ((1, 5), 0.0), ((1, 2, 0), 0.9)]
+        for (b, n, *m), damping in sizes:
             yield {"damping": damping}, (rng.uniform(0.2, 2, size=(b, n, n)), rng.uniform(size=(b, n, *m)))
         yield {"damping": 0.9}, (rng.uniform(0.2, 2, size=(2, 4, 4)), np.eye(4)[[1, 3]])
         w = rng.uniform(0.2, 2, size=(2, 4, 4))
@@ -112,8 +115,8 @@ def _back(x, y):
 
 
 def _cost(w, x):
-    """Rough nanoseconds of the forward pass."""
-    return w.size * (w.shape[-1] / 20 + 1 + x.shape[1])
+    """Rough nanoseconds of the forward pass; none for one graph, which is the work of one thread."""
+    return w.size * (w.shape[-1] / 20 + 1 + x.shape[1]) if len(w) > 1 else 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -121,7 +124,7 @@ def _cost(w, x):
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
 def _solve(w, lam, lu, swaps, sums, x, begin, end):
-    """For each graph b: A = I - lam W D^-1 into `lu`, factor it in place, and replace each restart x[b, m] by A^-1 x[b, m]."""
+    """For each graph b: A = I - lam W D^-1 into `lu`, factor it in place; each restart x[b, m] becomes A^-1 x[b, m]."""
     room = np.empty((w.shape[1], BLOCK), w.dtype)
     for chunk in range(begin, end):
         for b in range(first_row(chunk, CHUNKS, len(w)), first_row(chunk + 1, CHUNKS, len(w))):
@@ -142,7 +145,7 @@ def _solve_chunks(w, lam, lu, swaps, sums, x):
 
 @kernel
 def _matrix(w, b, lam, sums, lu, at):
-    """sums[b, j] = sum_i w[b, i, j]; lu[at] = I - lam w[b] with each column divided by its sum, or 0 where that is 0."""
+    """sums[b, j] = sum_i w[b, i, j]; lu[at] = I - lam w[b], columns of w divided by their sums (0 where that is 0)."""
     n, zero, one = w.shape[1], w.dtype.type(0), w.dtype.type(1)
     scale = np.empty(n, w.dtype)
     for j in range(n):
@@ -160,8 +163,8 @@ def _matrix(w, b, lam, sums, lu, at):
 
 @kernel
 def _factor(lu, at, swaps, b, room):
-    """P A = L U in place of A = lu[at]: U on and above the diagonal, L below it (its diagonal is 1). Row swaps[b, k] and row k
-    change places in step k. Returns whether no pivot is 0. `room` (N, BLOCK) is for a copy of -L.
+    """P A = L U in place of A = lu[at]: U on and above the diagonal, L below it (its diagonal is 1). Row swaps[b, k]
+    and row k change places in step k. Returns whether no pivot is 0. `room` (N, BLOCK) is for a copy of -L.
 
         for block in columns:                         first to last
             for k in block:                           the pivot; rows below, within the block, -= L[i, k] row k
@@ -200,8 +203,8 @@ def _factor(lu, at, swaps, b, room):
 
 @kernel
 def _subtract(a, i, k, factor, first, last):
-    """a[i, j] -= factor a[k, j] for j from first to last. (Unsigned: Numba looks whether a signed place counts from the end,
-    unless it begins at 0, and then the loop is no vector code.)"""
+    """a[i, j] -= factor a[k, j] for j from first to last. (Unsigned, because Numba looks whether a signed place counts
+    from the end, unless it begins at 0, and then the loop is no vector code: half the speed.)"""
     for j in range(np.uint64(first), np.uint64(last)):
         a[i, j] -= factor * a[k, j]
 
@@ -230,8 +233,8 @@ def _through_factors(lu, at, swaps, b, x, m):
 
 @kernel
 def _through_transposed(lu, swaps, b, x, m):
-    """x[b, m] = A^-T x[b, m]: U^T from the top down, L^T from the bottom up, swap back. A found element is taken out of all
-    others that it belongs to, again along rows of U and L."""
+    """x[b, m] = A^-T x[b, m]: U^T from the top down, L^T from the bottom up, swap back. A found element is taken out of
+    all others that it belongs to, again along rows of U and L."""
     n = lu.shape[1]
     for k in range(n):
         x[b, m, k] /= lu[b, k, k]
@@ -249,8 +252,8 @@ def _through_transposed(lu, swaps, b, x, m):
 
 @kernel
 def _solve_grad(w, lam, lu, swaps, sums, alpha, c, dw, begin, end):
-    """For each graph b: c[b, m], which comes in as the gradient at alpha[b, m], becomes A^-T of it; then dw[b], unless that is
-    not wanted (length 0).
+    """For each graph b: c[b, m], which comes in as the gradient at alpha[b, m], becomes A^-T of it; then dw[b], unless
+    that is not wanted (length 0).
 
         dw[i, j] = lam sum_m c[m, i] alpha[m, j]                  the gradient at M = W D^-1
         t[j] = sum_i dw[i, j] w[i, j] / sums[j]                   what the column's sum passes on

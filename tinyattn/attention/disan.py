@@ -1,0 +1,83 @@
+r"""DiSAN's block: feature-wise self-attention that looks in one direction, and a gate between a token and what it saw.
+
+    h_i = elu(W_h x_i + b_h)        s = token2token(h), under a mask        F_i = sigmoid(W_f1 h_i + W_f2 s_i + b_f)
+    u_i = F_i o h_i + (1 - F_i) o s_i
+
+The mask is the order: "forward" lets token i see j < i, "backward" j > i, "diagonal" every j but i. A token never sees
+itself: the gate adds it. The first token of a forward block (the last of a backward one) sees nothing, s = 0, and the
+gate alone decides.
+
+Shen et al. 2018, "DiSAN: Directional self-attention network for RNN/CNN-free language understanding"; Hu 2018 eqs.
+24-25.
+
+Cost: T^2 U tanh and exponentials (see token2token), T U (D + 4 U) multiplications.
+
+Survey: eq. 25 prints the strict mask, M_ij = 0 for i > j and -inf elsewhere, whose first row is -inf throughout, so
+that its softmax is nan; and it says nothing of the gate. An empty row gives 0 here, as in the authors' code.
+
+The gate mixes h and s, not the raw x. The whole network runs a forward and a backward block, puts them side by side,
+and reads them by source2token.
+"""
+import numpy as np
+
+from ..errors import InputError
+from ..functional import linear
+from . import mask as masks
+from .core import variant
+from .shapes import expect
+from .source2token import elu
+from .token2token import token2token
+
+DIRECTIONS = ("forward", "backward", "diagonal")
+
+
+@variant(params={"w_h": "UD", "b_h": "U", "w1": "UU", "w2": "UU", "b": "U", "w_f1": "UU", "w_f2": "UU", "b_f": "U"},
+         paper="Shen et al. 2018; Hu 2018 eqs. 24-25", sums=(0.0, 1.0), causal=True, empty=False)
+def disan(x, w_h, b_h, w1, w2, b, w_f1, w_f2, b_f, mask=None, direction="forward", c=5.0, return_weights=False):
+    """x (B, T, D) to (B, T, U). w_h (U, D); w1, w2, w_f1, w_f2 (U, U); b_h, b, b_f (U,). The weights are (B, U, T, T).
+
+    mask is narrowed to the direction. A padded token's own row still holds its gate; whoever pads drops it. ShapeError;
+    InputError for another direction; ValueError unless c > 0.
+    """
+    if direction not in DIRECTIONS:
+        raise InputError(f"disan: expected direction {', '.join(DIRECTIONS)}, got {direction!r}")
+    expect("disan", x=(x, "BTD"), w_h=(w_h, "UD"), b_h=(b_h, "U"), w1=(w1, "UU"), w2=(w2, "UU"), b=(b, "U"),
+           w_f1=(w_f1, "UU"), w_f2=(w_f2, "UU"), b_f=(b_f, "U"))
+    seen = masks.both(getattr(masks, direction)(x.shape[1]), masks.fit("disan", mask, len(x), x.shape[1], x.shape[1]))
+    h = elu(linear(x, w_h, b_h))                                           # (B, T, U)
+    s = token2token(h, w1, w2, b, seen, c, return_weights)                 # (B, T, U)
+    s, weights = s if return_weights else (s, None)
+    gate = (linear(h, w_f1, b_f) + linear(s, w_f2)).sigmoid()              # (B, T, U)
+    u = gate * h + (1 - gate) * s
+    return (u, weights) if return_weights else u
+
+
+def reference(x, w_h, b_h, w1, w2, b, w_f1, w_f2, b_f, mask=None, direction="forward", c=5.0):
+    """Token by token, feature by feature."""
+    (B, T, _), U = x.shape, len(b_h)
+    out = np.zeros((B, T, U))
+    for n in range(B):
+        h = [w_h @ x[n, t] + b_h for t in range(T)]
+        h = [np.array([z if z > 0 else np.exp(z) - 1 for z in row]) for row in h]
+        for i in range(T):
+            seen = {"forward": range(i), "backward": range(i + 1, T)}.get(direction, [j for j in range(T) if j != i])
+            s = np.zeros(U)
+            for d in range(U):
+                e = {}
+                for j in seen:
+                    if mask is None or np.broadcast_to(mask, (B, T, T))[n, i, j]:
+                        e[j] = np.exp(c * np.tanh((w1[d] @ h[j] + w2[d] @ h[i] + b[d]) / c))
+                if e:
+                    s[d] = sum(e[j] * h[j][d] for j in e) / sum(e.values())
+            f = 1 / (1 + np.exp(-(w_f1 @ h[i] + w_f2 @ s + b_f)))
+            out[n, i] = f * h[i] + (1 - f) * s
+    return out
+
+
+def example(rng):
+    """A forward block over two sentences of 4 and 3 tokens."""
+    U, D = 3, 2
+    arrays = {"x": rng.normal(size=(2, 4, D)), "w_h": rng.normal(size=(U, D)), "b_h": rng.normal(size=U)}
+    arrays |= {name: rng.normal(size=(U, U)) for name in ("w1", "w2", "w_f1", "w_f2")}
+    arrays |= {name: rng.normal(size=U) for name in ("b", "b_f")}
+    return {**arrays, "mask": np.arange(4) < np.array([4, 3])[:, None, None], "direction": "forward", "c": 5.0}
