@@ -4,6 +4,7 @@ import pytest
 
 from tinyattn import InputError, Program, Tensor, capture, grad
 from tinyattn.attention import find, mask, properties, table, weigh
+from tinyattn.attention.core import FAMILIES
 from tinyattn.attention.properties import leaves
 from tinyattn.gradcheck import check_function
 
@@ -104,7 +105,7 @@ def test_parameters_have_the_shapes_that_are_declared(name):
 def test_its_file_says_what_it_computes_what_it_costs_and_where_it_is_from(name):
     v = find(name)
     assert v.formula and v.paper and v.doc.splitlines()[0].endswith(".") and v.paragraph("Cost:")
-    assert v.part("reference") and v.part("example") and v.function.__doc__
+    assert v.part("reference") and v.part("example") and v.function.__doc__ and v.family in FAMILIES
     if name in ERRATA:
         assert v.paragraph("Survey:"), "the survey prints something else here; say what"
 

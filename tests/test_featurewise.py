@@ -369,31 +369,34 @@ def test_one_and_two_threads_give_the_same_bits(shape):
 
 
 @pytest.mark.parametrize("make", [arrays, scores_arrays])
-def test_memory_of_arrays(make):
-    """Beyond inputs, outputs, gradients: less than 4 B T S numbers in NumPy's hands; the twin takes B T S D."""
+def test_memory(make):
+    """Beyond inputs, outputs and gradients a thread takes O((T + S) D), and nobody B T S D, which is what the twin takes."""
     op = FeaturewiseAttention if make is arrays else Additive2d
     B, T, S, D = 4, 64, 64, 128
     inputs, g = make(B, T, S, D)
     inputs, g = [a.astype(np.float32) for a in inputs], Tensor(g.astype(np.float32))
-    run(op(), inputs, g.numpy())
-    peaks = []
-    for mode in ("auto", "never"):
-        ts = [Tensor(a, requires_grad=True) for a in inputs]
-        tracemalloc.start()
-        with fused(mode):
-            y = op()(*ts)
-            grad([y], ts, [g])
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    named = y.size * 4 * (2 if make is arrays else 1)  # `scale`
-    named += 2 * sum(t.size * 4 for t in ts)           # gradients, and their copies for the caller
-    assert peaks[0] - named < 4 * B * T * S * 4        # of which dw of each chunk, and Python's own
-    assert peaks[0] < B * T * S * D * 4 / 5 < B * T * S * D * 4 < peaks[1]
+    threads, peaks = device.get_num_threads(), []
+    device.set_num_threads(1)
+    try:
+        run(op(), inputs, g.numpy())
+        for mode in ("auto", "never"):
+            ts = [Tensor(a, requires_grad=True) for a in inputs]
+            tracemalloc.start()
+            with fused(mode):
+                y = op()(*ts)
+                grad([y], ts, [g])
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+    finally:
+        device.set_num_threads(threads)
+    named = 4 * (y.size * (2 if make is arrays else 1) + sum(t.size for t in ts))  # twice: `scale`
+    assert peaks[0] - named < 4 * 8 * (T + S) * D
+    assert peaks[0] < 4 * B * T * S * D / 5 < 4 * B * T * S * D < peaks[1]
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not device.JIT, reason="reads the peak of the process, as Linux counts")
 def test_memory_of_the_process():
-    """tracemalloc does not see what a kernel allocates, so: the peak of a process that runs each, B T S D = 256 MB."""
+    """Whoever allocates it, and with all threads: the peak of a process that runs each with B T S D = 256 MB."""
     code = """if True:
         import resource, numpy as np
         from tinyattn.ops.additive_2d import Additive2d

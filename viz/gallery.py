@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tinyattn.attention import find, properties, table
+from tinyattn.attention import find, properties
+from tinyattn.attention.core import by_family
 from tinyattn.autograd import capture, fused
 from tinyattn.errors import InputError
 
@@ -43,7 +44,7 @@ def gallery(folder, names=None, report=None):
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"gallery: cannot make the folder {folder}: {error.strerror or error}") from None
-    variants = [find(name) for name in names] if names else list(table().values())
+    variants = [find(name) for name in names] if names else [v for _, found in by_family() for v in found]
     pages = []
     for variant in variants:
         missing = draw(folder, variant)
@@ -160,17 +161,21 @@ def _page(folder, variant, variants):
 
 
 def _index(folder, variants):
-    rows = []
-    for v in variants:
-        thumb = f"{v.name}-panels.svg"
-        image = f'<a href="{v.name}.html"><img src="{thumb}" alt=""></a>' if (folder / thumb).is_file() else ""
-        rows.append(f'<tr><td><a href="{v.name}.html"><b>{escape(v.name)}</b></a><br>{escape(v.doc.partition(chr(10))[0])}<br>'
-                    f'<code>{escape(v.headline)}</code><br><span class="paper">{escape(v.paper)}</span></td>'
-                    f"<td>{image}</td></tr>")
-    count = f"{len(variants)} mechanism{'s' if len(variants) != 1 else ''}"
-    body = (f"<h1>Attention mechanisms</h1>\n<p>{count}, each from its own file: formula, "
-            "function, weights and graphs.</p>\n<table>\n" + "\n".join(rows) + "\n</table>")
-    return _html("Attention mechanisms: tinyattn", body)
+    body = [f"<h1>Attention mechanisms</h1>\n<p>{len(variants)} mechanism{'s' if len(variants) != 1 else ''}, each from its own file: "
+            "formula, function, weights and graphs.</p>"]
+    groups = [(title, [v for v in found if v in variants]) for title, found in by_family()]
+    groups.append(("Of your own", [v for v in variants if not any(v in found for _, found in groups)]))
+    for title, found in groups:
+        if found:
+            body += [f"<h2>{escape(title)}</h2>", "<table>", *[_row(folder, v) for v in found], "</table>"]
+    return _html("Attention mechanisms: tinyattn", "\n".join(body))
+
+
+def _row(folder, v):
+    thumb = f"{v.name}-panels.svg"
+    image = f'<a href="{v.name}.html"><img src="{thumb}" alt=""></a>' if (folder / thumb).is_file() else ""
+    return (f'<tr><td><a href="{v.name}.html"><b>{escape(v.name)}</b></a><br>{escape(v.doc.partition(chr(10))[0])}<br>'
+            f'<code>{escape(v.headline)}</code><br><span class="paper">{escape(v.paper)}</span></td><td>{image}</td></tr>')
 
 
 def _write(path, text):

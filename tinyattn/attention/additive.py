@@ -28,7 +28,7 @@ def scores(q, prepared, w_q, v_a):
     return additive_scores(linear(q, w_q), prepared, v_a)
 
 
-@variant(params={"w_q": "AQ", "w_k": "AK", "v_a": "A"}, paper="Bahdanau et al. 2015; Hu 2018 eq. 8")
+@variant("score", params={"w_q": "AQ", "w_k": "AK", "v_a": "A"}, paper="Bahdanau et al. 2015; Hu 2018 eq. 8")
 def additive(q, k, v, w_q, w_k, v_a, mask=None, return_weights=False):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, E). w_q (A, Q), w_k (A, K), v_a (A,)."""
     return weigh(scores(q, prepare(k, w_k), w_q, v_a), v, mask, return_weights)

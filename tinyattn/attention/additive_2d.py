@@ -18,7 +18,7 @@ from .shapes import expect
 from .tensor import weigh_each
 
 
-@variant(params={"w_q": "AQ", "w_k": "AK", "w_2": "MA"}, paper="Hu 2018 Table 2")
+@variant("multi-dimensional", params={"w_q": "AQ", "w_k": "AK", "w_2": "MA"}, paper="Hu 2018 Table 2")
 def additive_2d(q, k, v, w_q, w_k, w_2, mask=None, return_weights=False):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, M, E): M contexts a query. w_q (A, Q), w_k (A, K), w_2 (M, A).
 

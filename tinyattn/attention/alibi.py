@@ -1,5 +1,4 @@
-r"""ALiBi, attention with linear biases: a word sees the past the more faintly the longer ago it is, each head at its
-own rate.
+r"""ALiBi, attention with linear biases: the longer ago a word was, the fainter it is, in each head at its own rate.
 
     e_ij = q_i^T k_j / sqrt(d) - m_h (i - j), j <= i        m_h = 2^{-8h/H} for h = 1 .. H
 
@@ -10,7 +9,8 @@ Cost: T^2 / 2 additions a head, beside causal multi-head attention; the H x T x 
 
 The slopes for 8 heads are 1/2, 1/4, ... 1/256. For a number that is no power of two, the authors take those of the
 power below it, and then every other slope of the power above. Their code adds m_h j alone: a row's shift, which the
-softmax ignores. """
+softmax ignores.
+"""
 import math
 
 import numpy as np
@@ -30,7 +30,7 @@ def slopes(heads):
     return first + between[:heads - below]
 
 
-@variant(params={"w_q": "AD", "w_k": "AD", "w_v": "ED", "w_o": "DE"}, paper="Press et al. 2022", causal=True)
+@variant("self", params={"w_q": "AD", "w_k": "AD", "w_v": "ED", "w_o": "DE"}, paper="Press et al. 2022", causal=True)
 def alibi(x, w_q, w_k, w_v, w_o, mask=None, return_weights=False, heads=2, cache=None):
     """x (B, T, D) to (B, T, D). w_q, w_k (H d, D), w_v (H e, D), w_o (D, H e). mask, cache, return_weights as in
     `multi_head`."""

@@ -26,7 +26,7 @@ def scores(q, prepared, u_1, u_2):
     return linear(q, u_1, u_2) @ prepared.transpose()
 
 
-@variant(params={"u_1": "KQ", "u_2": "K"}, paper="Dozat and Manning 2017")
+@variant("score", params={"u_1": "KQ", "u_2": "K"}, paper="Dozat and Manning 2017")
 def biaffine(q, k, v, u_1, u_2, mask=None, return_weights=False):
     """q (..., T, Q), k (..., S, K), v (..., S, E) to (..., T, E). u_1 (K, Q), u_2 (K,).
 

@@ -1,5 +1,4 @@
-"""What a decoder keeps of the words that it has read, so that each step computes one word's keys and values, not all of
-them.
+"""What a decoder keeps of the words that it has read, so that a step computes the keys and values of one word alone.
 
     cache = Cache()
     with no_grad():
@@ -13,7 +12,8 @@ One Cache a layer. A mechanism takes it as `cache=None`, is causal with it, and 
     replace    a past of a fixed size, such as the two sums of linear attention
 
 It is for decoding alone: what lies in the buffer is outside the graph, so a word that still needs a gradient is
-refused. """
+refused.
+"""
 import numpy as np
 
 from ..autograd import is_grad_enabled
@@ -40,7 +40,8 @@ class Cache:
         (B, H, S, D) and (B, H, S, E), which show the buffer's memory.
 
         RuntimeError if a gradient is needed, ShapeError or TypeError where B, H, D, E or the type are not those of the
-        past. """
+        past.
+        """
         _outside_the_graph(k, v)
         if k.ndim != 4 or v.ndim != 4 or k.shape[:3] != v.shape[:3]:
             raise ShapeError(f"Cache.append: expected k (B, H, T, D) and v (B, H, T, E), got {k.shape} and {v.shape}")

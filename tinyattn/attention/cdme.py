@@ -21,7 +21,7 @@ from .core import variant, weigh
 from .dme import project
 
 
-@variant(params={"w_ih": "RGD", "w_hh": "RGN", "bias": "RG", "a": "J", "b": ""}, null=("b",), keys=(),
+@variant("application", params={"w_ih": "RGD", "w_hh": "RGN", "bias": "RG", "a": "J", "b": ""}, null=("b",), keys=(),
          paper="Kiela et al. 2018, CDME; Hu 2018 section 4.1")
 def cdme(x, p, c, w_ih, w_hh, bias, a, b, lengths=None, present=None, return_weights=False):
     """x: a list of S sources (B, T, D_i), with p[i] (D, D_i) and c[i] (D,); w_ih (R, G, D), w_hh (R, G, N), bias (R, G) the BiLSTM, R = 2

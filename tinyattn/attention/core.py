@@ -36,6 +36,11 @@ from ..tensor import Tensor
 from .normalise import normaliser
 
 _table = {}
+FAMILIES = {  # in the order of the survey: what `tinyattn list attention` and the gallery group by
+    "score": "Score functions: how well a key fits a query", "normaliser": "Normalisers: from scores to weights",
+    "basic": "Basic attention", "multi-dimensional": "Multi-dimensional attention", "hierarchical": "Hierarchical attention",
+    "self": "Self-attention and positions", "memory": "Memory-based attention", "task-specific": "Task-specific attention",
+    "application": "Attention put to use"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -53,6 +58,7 @@ class Variant:
     sums: object = 1.0    # what the weights of a query sum to: a number, a pair (at least, at most), or None
     keys: tuple = ()      # the inputs (B, S, ...) that `mask` masks
     causal: bool = False  # a sequence attends to itself, row t of the output belongs to token t
+    family: str = ""      # one of FAMILIES: where the survey tells of it
     empty: bool = True    # a query that may attend to nothing gives output 0 (False: a gate or a residue gives something)
 
     @property
@@ -112,8 +118,8 @@ class Variant:
             return self.function(*args, **kwargs)
 
 
-def variant(params=None, null=(), paper="", score="", sums=1.0, keys=None, causal=False, empty=True):
-    """Put a function into the table under its own name. The fields are those of `Variant`.
+def variant(family="", *, params=None, null=(), paper="", score="", sums=1.0, keys=None, causal=False, empty=True):
+    """Put a function into the table under its own name. The fields are those of `Variant`; a user's own needs no family.
 
     Letters in `params`: A alignment units, Q and K width of a query and of a key, D of a token, E of a value, H heads, V
     vocabulary; others as the mechanism's file says. A scalar has no letter.
@@ -121,7 +127,7 @@ def variant(params=None, null=(), paper="", score="", sums=1.0, keys=None, causa
     def register(function):
         names = inspect.signature(function).parameters
         own = tuple(n for n in ("k", "v", "x") if n in names) if keys is None else tuple(keys)
-        entry = Variant(function.__name__, function, dict(params or {}), tuple(null), paper, score, sums, own, causal, empty)
+        entry = Variant(function.__name__, function, dict(params or {}), tuple(null), paper, score, sums, own, causal, family, empty)
         if function.__module__.startswith("tinyattn.") and entry.name in _table:
             raise ValueError(f"variant: there are two mechanisms named {entry.name!r}")
         _table[entry.name] = entry
@@ -135,6 +141,13 @@ def table():
     for found in pkgutil.iter_modules(here.__path__):
         importlib.import_module(f"tinyattn.attention.{found.name}")
     return {name: v for name, v in sorted(_table.items()) if v.function.__module__.startswith("tinyattn.")}
+
+
+def by_family():
+    """[(title, [Variant, ...])] of the whole table, in the order of `FAMILIES`; those without a family last."""
+    known = table().values()
+    groups = [(title, [v for v in known if v.family == family]) for family, title in FAMILIES.items()]
+    return [(title, found) for title, found in [*groups, ("Others", [v for v in known if v.family not in FAMILIES])] if found]
 
 
 def find(name):

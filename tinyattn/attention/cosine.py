@@ -38,7 +38,7 @@ def scores(q, prepared, beta):
     return beta * (_direction(q) @ prepared.transpose())
 
 
-@variant(params={"beta": ""}, paper="Graves et al. 2014")
+@variant("score", params={"beta": ""}, paper="Graves et al. 2014")
 def cosine(q, k, v, beta, mask=None, return_weights=False):
     """q (..., T, D), k (..., S, D), v (..., S, E) to (..., T, E). beta is a scalar, or one a query, (..., T, 1).
 

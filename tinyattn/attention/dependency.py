@@ -30,7 +30,7 @@ from .han import lengths_of
 from .shapes import expect
 
 
-@variant(params={"w1": "AU", "w2": "AU", "b": "A", "s": "A", "root_h": "U", "root_x": "D"},
+@variant("task-specific", params={"w1": "AU", "w2": "AU", "b": "A", "s": "A", "root_h": "U", "root_x": "D"},
          paper="Kim et al. 2017; Hu 2018 eq. 32", keys=("h", "x"), sums=(0.0, 1.0))
 def dependency(x, h, w1, w2, b, s, root_h, root_x, mask=None, single_root=False, return_weights=False):
     """x (B, T, D) what is attended to, h (B, T, U) what is scored, to (B, T, D); row j belongs to word j, 0 at padding.

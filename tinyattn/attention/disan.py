@@ -31,7 +31,7 @@ from .token2token import token2token
 DIRECTIONS = ("forward", "backward", "diagonal")
 
 
-@variant(params={"w_h": "UD", "b_h": "U", "w1": "UU", "w2": "UU", "b": "U", "w_f1": "UU", "w_f2": "UU", "b_f": "U"},
+@variant("multi-dimensional", params={"w_h": "UD", "b_h": "U", "w1": "UU", "w2": "UU", "b": "U", "w_f1": "UU", "w_f2": "UU", "b_f": "U"},
          paper="Shen et al. 2018; Hu 2018 eqs. 24-25", sums=(0.0, 1.0), causal=True, empty=False)
 def disan(x, w_h, b_h, w1, w2, b, w_f1, w_f2, b_f, mask=None, direction="forward", c=5.0, return_weights=False):
     """x (B, T, D) to (B, T, U). w_h (U, D); w1, w2, w_f1, w_f2 (U, U); b_h, b, b_f (U,). The weights are (B, U, T, T).

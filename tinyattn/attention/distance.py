@@ -11,7 +11,8 @@ Cost: T^2 (A + E) multiplications, half of them for nothing; the table of distan
 sentences.
 
 The first word of "forward" and the last of "backward" see nothing, and get 0. A widely copied port divides by the root
-of the model's width; it is the root of d, the width of a head. """
+of the model's width; it is the root of d, the width of a head.
+"""
 import math
 
 import numpy as np
@@ -25,7 +26,7 @@ from .self_attention import attend
 DIRECTIONS = {"forward": masks.forward, "backward": masks.backward, "both": masks.diagonal, None: None}
 
 
-@variant(params={"w_q": "AD", "w_k": "AD", "w_v": "ED", "w_o": "DE", "a": ""},
+@variant("self", params={"w_q": "AD", "w_k": "AD", "w_v": "ED", "w_o": "DE", "a": ""},
          paper="Im and Cho 2017; Hu 2018 eqs 24-25", sums=(0.0, 1.0), causal=True)
 def distance(x, w_q, w_k, w_v, w_o, a=1.5, mask=None, return_weights=False, heads=2, direction="forward"):
     """x (B, T, D) to (B, T, D). w_q, w_k (H d, D), w_v (H e, D), w_o (D, H e); a, how fast words fade, is a number or a

@@ -27,7 +27,7 @@ def project(x, p, c):
     return stack([linear(*parts) for parts in zip(x, p, c, strict=True)], 2)
 
 
-@variant(params={"a": "D", "b": ""}, null=("b",), keys=(), paper="Kiela et al. 2018, DME; Hu 2018 eqs 33-34")
+@variant("application", params={"a": "D", "b": ""}, null=("b",), keys=(), paper="Kiela et al. 2018, DME; Hu 2018 eqs 33-34")
 def dme(x, p, c, a, b, present=None, normalise="softmax", return_weights=False):
     """x: a list of S sources (B, T, D_i), with learned projections p[i] (D, D_i) and c[i] (D,); a (D,), b (); present (B, T, S) bool:
     does the source have the word? To (B, T, D). The weights are (B, T, 1, S): one query, the word itself, over the sources."""

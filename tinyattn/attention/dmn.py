@@ -37,7 +37,7 @@ PARAMS = {"w1": "AZ", "b1": "A", "w2": "A", "b2": "", "w": "DD", "e_ih": "GD", "
           "m_hh": "GD", "m_b": "G"}
 
 
-@variant(params=PARAMS, paper="Kumar et al. 2016; Hu 2018 section 3.4", sums=(0.0, math.inf), keys=("facts",),
+@variant("memory", params=PARAMS, paper="Kumar et al. 2016; Hu 2018 section 3.4", sums=(0.0, math.inf), keys=("facts",),
          empty=False)
 def dmn(facts, question, w1, b1, w2, b2, w, e_ih, e_hh, e_b, m_ih, m_hh, m_b, hops=3, reset="after", update="keep",
         mask=None, return_weights=False):

@@ -37,7 +37,7 @@ from .shapes import expect
 PARAMS = {"w1": "AZ", "b1": "A", "w2": "A", "b2": "", "a_ih": "GD", "a_hh": "GD", "a_b": "G", "w_m": "LDY", "b_m": "LD"}
 
 
-@variant(params=PARAMS, null=("b2",), paper="Xiong et al. 2016; Hu 2018 eqs 35-37", keys=("facts",), empty=False)
+@variant("memory", params=PARAMS, null=("b2",), paper="Xiong et al. 2016; Hu 2018 eqs 35-37", keys=("facts",), empty=False)
 def dmn_plus(facts, question, w1, b1, w2, b2, a_ih, a_hh, a_b, w_m, b_m, reset="after", mask=None,
              return_weights=False):
     """The memory (B, D) after the last of L hops.

@@ -22,7 +22,7 @@ def scores(q, prepared):
     return q @ prepared.transpose()
 
 
-@variant(paper="Luong et al. 2015; Hu 2018 eq. 6")
+@variant("score", paper="Luong et al. 2015; Hu 2018 eq. 6")
 def dot(q, k, v, mask=None, return_weights=False):
     """q (..., T, D), k (..., S, D), v (..., S, E) to (..., T, E). ShapeError for shapes that do not fit."""
     expect("dot", q=(q, "...TD"), k=(k, "...SD"), v=(v, "...SE"))

@@ -24,7 +24,7 @@ from .core import scores_of, variant, weigh
 FEEDS = ("none", "context", "input")
 
 
-@variant(params={"w_o": "OI", "w_y": "NM", "u": "NN", "f": "NF"}, score="additive", keys=("h",), empty=False,
+@variant("basic", params={"w_o": "OI", "w_y": "NM", "u": "NN", "f": "NF"}, score="additive", keys=("h",), empty=False,
          paper="Hu 2018 eqs 1-5")
 def encoder_decoder(h, y, s, w_o, w_y, u, f=None, score="additive", feed="context", mask=None, return_weights=False, **a):
     """h (B, S, K) states of the encoder, y (B, T, M) vectors of y_0 .. y_{T-1}, s (B, N) the state s_1 to o_1 .. o_T (B, T, O), where

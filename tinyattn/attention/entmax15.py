@@ -17,7 +17,7 @@ from .core import scores_of, variant, weigh
 from .shapes import expect
 
 
-@variant(score="dot", paper="Peters et al. 2019")
+@variant("normaliser", score="dot", paper="Peters et al. 2019")
 def entmax15(q, k, v, score="dot", mask=None, return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, E); a are the parameters of the score.
 

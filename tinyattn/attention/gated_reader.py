@@ -22,7 +22,7 @@ from .core import variant, weigh
 GATES = {"multiply": lambda d, read: d * read, "sum": lambda d, read: d + read, "concat": lambda d, read: concat([d, read], -1)}
 
 
-@variant(keys=("k",), empty=False, paper="Dhingra et al. 2017; Hu 2018 eqs 38-41")
+@variant("application", keys=("k",), empty=False, paper="Dhingra et al. 2017; Hu 2018 eqs 38-41")
 def gated_reader(q, k, gate="multiply", mask=None, return_weights=False):
     """q (B, T, D) states of the document, k (B, S, D) states of the question, mask over the question's words, to x (B, T, D),
     or (B, T, 2 D) for gate="concat"."""

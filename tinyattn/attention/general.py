@@ -28,7 +28,7 @@ def scores(q, prepared):
     return q @ prepared.transpose()
 
 
-@variant(params={"w": "QK"}, paper="Luong et al. 2015; Hu 2018 eq. 7")
+@variant("score", params={"w": "QK"}, paper="Luong et al. 2015; Hu 2018 eq. 7")
 def general(q, k, v, w, mask=None, return_weights=False):
     """q (..., T, Q), k (..., S, K), v (..., S, E), w (Q, K) to (..., T, E). ShapeError for shapes that do not fit."""
     expect("general", q=(q, "...TQ"), k=(k, "...SK"), v=(v, "...SE"), w=(w, "QK"))

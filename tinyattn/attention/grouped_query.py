@@ -19,8 +19,7 @@ from .self_attention import attend
 
 
 def attend_in_groups(q, k, v, mask=None, causal=False, return_weights=False, dropout=0.0, training=False):
-    """As `attend`, where the H heads of q (B, H, T, d) share k (B, G, S, d) and v (B, G, S, e), H / G neighbours one of
-    them.
+    """As `attend`, where the H heads of q (B, H, T, d) share k (B, G, S, d) and v (B, G, S, e), H / G neighbours each.
 
     mask (T, S) or (B, 1 or H, 1 or T, S). Returns (context (B, H, T, e), weights (B, H, T, S) or None).
     """
@@ -34,8 +33,8 @@ def attend_in_groups(q, k, v, mask=None, causal=False, return_weights=False, dro
     return context.reshape(B, H, T, e), weights
 
 
-@variant(params={"w_q": "AD", "w_k": "CK", "w_v": "EK", "w_o": "DF", "b_q": "A", "b_k": "C", "b_v": "E", "b_o": "D"},
-         null=("b_k",), paper="Ainslie et al. 2023", causal=True, empty=False)
+@variant("self", params={"w_q": "AD", "w_k": "CK", "w_v": "EK", "w_o": "DF", "b_q": "A", "b_k": "C", "b_v": "E",
+                         "b_o": "D"}, null=("b_k",), paper="Ainslie et al. 2023", causal=True, empty=False)
 def grouped_query(x, w_q, w_k, w_v, w_o, b_q=None, b_k=None, b_v=None, b_o=None, memory=None, mask=None,
                   return_weights=False, heads=6, groups=2, causal=False, dropout=0.0, training=False, cache=None,
                   average=False):

@@ -35,7 +35,7 @@ def surrogate(log_alpha, reward, baseline=0.0):
     return (log_alpha * (reward - baseline)).sum()
 
 
-@variant(score="general", keys=("v",), paper="Xu et al. 2015, section 4.1")
+@variant("basic", score="general", keys=("v",), paper="Xu et al. 2015, section 4.1")
 def hard(q, k, v, seed, score="general", mask=None, return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to c (B, T, E) and log alpha_t(s_t) (B, T), and the weights if asked. seed: a whole
     number; `a` are the parameters of the score. A query that may attend to nothing gives c = 0 and a logarithm of 0."""

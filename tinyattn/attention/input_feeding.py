@@ -20,7 +20,7 @@ from .core import scores_of, variant, weigh
 from .luong_global import attentional
 
 
-@variant(params={"w_ih": "GI", "w_hh": "GN", "b": "G", "w_c": "NJ"}, score="general", keys=("k",), empty=False,
+@variant("basic", params={"w_ih": "GI", "w_hh": "GN", "b": "G", "w_c": "NJ"}, score="general", keys=("k",), empty=False,
          paper="Luong et al. 2015, section 3.3")
 def input_feeding(y, k, h, c, w_ih, w_hh, b, w_c, score="general", mask=None, return_weights=False, **a):
     """y (B, T, M) the words' vectors, k (B, S, K) the source's states, h and c (B, N) the first state of the LSTM to h~ (B, T, N).

@@ -33,7 +33,7 @@ from .normalise import softmax
 WINDOW, TITLE, NEAR = "__window_center__", "__movie__", "1:"  # as the authors' script has them
 
 
-@variant(params={"table": "VD", "r": "LDD"}, paper="Miller et al. 2016; Hu 2018 section 3.4", keys=("keys", "values"),
+@variant("memory", params={"table": "VD", "r": "LDD"}, paper="Miller et al. 2016; Hu 2018 section 3.4", keys=("keys", "values"),
          empty=False)
 def key_value(question, keys, values, table, r, last=False, nil=0, mask=None, return_weights=False):
     """q_{H+1} (B, D), to be compared with the rows of `table`: its product with an answer's row is the answer's score.

@@ -7,7 +7,8 @@ inside its table of tokens. Not in Hu 2018. Vaswani et al. 2017 found them as go
 BLEU).
 
 Cost: T D additions and N D parameters, beside self-attention. A sentence longer than the table has no code: there is
-nothing beyond the places that were trained. """
+nothing beyond the places that were trained.
+"""
 import math
 
 import numpy as np
@@ -26,7 +27,7 @@ def place(name, x, table, start=0):
     return x + table[start:end]
 
 
-@variant(params={"table": "ND", "w_q": "AD", "w_k": "AD", "w_v": "ED"}, paper="Gehring et al. 2017", causal=True)
+@variant("self", params={"table": "ND", "w_q": "AD", "w_k": "AD", "w_v": "ED"}, paper="Gehring et al. 2017", causal=True)
 def learned_positions(x, table, w_q, w_k, w_v, mask=None, return_weights=False, causal=False):
     """x (B, T, D) to (B, T, E). table (N, D), N >= T; w_q, w_k (A, D), w_v (E, D), the rest as in `self_attention`."""
     x = place("learned_positions", x, table)

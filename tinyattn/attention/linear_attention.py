@@ -3,8 +3,8 @@ r"""Linear attention: a kernel in place of the softmax, so that the sum over key
     c_t = phi(q_t)^T [sum_s phi(k_s) v_s^T] / phi(q_t)^T [sum_s phi(k_s)]
     phi(x) = elu(x) + 1        causal: the sums run over s <= t, and grow word by word
 
-Katharopoulos et al. 2020, "Transformers are RNNs: fast autoregressive transformers with linear attention". Not in Hu
-2018.
+Katharopoulos et al. 2020, "Transformers are RNNs: fast autoregressive transformers with linear attention".
+Not in Hu 2018.
 
 Cost: (T + S) A e multiplications for heads of value width e, where the softmax takes T S (A + E). Causal: no T x S
 array, but T d e / 32 numbers of sums at the ends of blocks of 32 words; inside a block the pairs are counted out. A
@@ -12,7 +12,8 @@ decoder keeps d (e + 1) numbers a head, however long the past.
 
 The weights are phi(q_t)^T phi(k_s) over their sum: never 0, never sharp. A mask that differs from query to query takes
 them out of the sums, so such masks, and `return_weights`, are computed from the T x S weights (which are also what
-pictures show). """
+pictures show).
+"""
 import math
 
 import numpy as np
@@ -42,18 +43,19 @@ def running(q, k, v, start):
     N = -(-T // size)
     q, k, v = (x.pad(((0, 0), (0, 0), (0, N * size - T), (0, 0))).reshape(B, H, N, size, x.shape[-1])
                for x in (q, k, v))
-    sums = concat([start.unsqueeze(2), k.transpose() @ v], 2).cumsum(2)    # (B, H, N + 1, d, e): before each, at the end
+    sums = concat([start.unsqueeze(2), k.transpose() @ v], 2).cumsum(2)    # (B, H, N + 1, d, e), before each block
     within = (q @ k.transpose()).where(masks.causal(size), 0.0)            # (B, H, N, size, size)
     y = q @ sums[:, :, :N] + within @ v
     return y.reshape(B, H, N * size, v.shape[-1])[:, :, :T], sums[:, :, N]
 
 
-@variant(params={"w_q": "AD", "w_k": "AD", "w_v": "ED", "w_o": "DE"}, paper="Katharopoulos et al. 2020", causal=True)
+@variant("self", params={"w_q": "AD", "w_k": "AD", "w_v": "ED", "w_o": "DE"}, paper="Katharopoulos et al. 2020", causal=True)
 def linear_attention(x, w_q, w_k, w_v, w_o, mask=None, return_weights=False, heads=2, causal=False, cache=None):
     """x (B, T, D) to (B, T, D). w_q, w_k (H d, D), w_v (H e, D), w_o (D, H e). causal: query t sees no later word.
 
     A cache makes it causal; of a mask (B, 1, S) then only the new words' part counts, and there are no weights to
-    return. """
+    return.
+    """
     q, k, v, mask = project("linear_attention", x, w_q, w_k, w_v, heads, mask=mask, cache=cache)
     q, k = feature(q), feature(k)                                          # (B, H, T, d)
     per_query = mask is not None and mask.shape[-2] > 1

@@ -34,7 +34,7 @@ def window(centre, width, S):
     return np.abs(np.arange(S) - centre[..., None]) <= width
 
 
-@variant(score="general", paper="Luong et al. 2015, local-m; Hu 2018 section 3.5")
+@variant("basic", score="general", paper="Luong et al. 2015, local-m; Hu 2018 section 3.5")
 def local_m(q, k, v, score="general", width=10, start=0, mask=None, return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, E). width: D; start: the place of the first query in its sentence;
     `a` are the parameters of the score."""

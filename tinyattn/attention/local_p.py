@@ -24,7 +24,7 @@ from .core import scores_of, variant, weigh
 from .local_m import lengths_of, window
 
 
-@variant(params={"w_p": "AQ", "v_p": "A"}, score="general", sums=(0, 1), paper="Luong et al. 2015, local-p; Hu 2018 section 3.5")
+@variant("basic", params={"w_p": "AQ", "v_p": "A"}, score="general", sums=(0, 1), paper="Luong et al. 2015, local-p; Hu 2018 section 3.5")
 def local_p(q, k, v, w_p, v_p, score="general", width=10, renormalise=False, mask=None, return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E), w_p (A, Q), v_p (A,) to (B, T, E). width: D, at least 1; `a` are the parameters of
     the score."""

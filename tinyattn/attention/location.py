@@ -31,7 +31,7 @@ def scores(q, prepared, w):
     return e.pad(((0, 0),) * (e.ndim - 1) + ((0, S - L),), -math.inf) if S > L else e
 
 
-@variant(params={"w": "LQ"}, keys=("v",), paper="Luong et al. 2015 eq. 8")
+@variant("score", params={"w": "LQ"}, keys=("v",), paper="Luong et al. 2015 eq. 8")
 def location(q, k, v, w, mask=None, return_weights=False):
     """q (..., T, Q), k (..., S, K), v (..., S, E) to (..., T, E). w (L, Q), L the longest sentence that it knows.
 

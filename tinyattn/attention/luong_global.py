@@ -24,7 +24,7 @@ def attentional(c, h, w_c):
     return linear(concat([c, h], -1), w_c).tanh()
 
 
-@variant(score="general", paper="Luong et al. 2015; Hu 2018 eqs 1-3")
+@variant("basic", score="general", paper="Luong et al. 2015; Hu 2018 eqs 1-3")
 def luong_global(q, k, v, score="general", mask=None, return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to c (B, T, E). score: dot, general, additive ("concat"), location, or any other;
     `a` are its parameters."""

@@ -7,7 +7,8 @@
 
 Rows are queries, columns keys. A row that may attend to nothing gets weights 0, and sends no gradient. With T != S the
 ends are aligned: query t stands at the place t + S - T among the keys, as when the last T words of S are asked. Masks
-combine by `&`, which broadcasts: `causal(T) & from_lengths(n)` is (B, T, S); `both` takes None too. """
+combine by `&`, which broadcasts: `causal(T) & from_lengths(n)` is (B, T, S); `both` takes None too.
+"""
 import numpy as np
 
 from ..ops.broadcast import ShapeError

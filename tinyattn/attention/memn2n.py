@@ -42,7 +42,7 @@ from .normalise import softmax as shares
 ENCODINGS, TYINGS = ("paper", "code", "bow"), ("adjacent", "layer-wise")
 
 
-@variant(params={"tables": "LVD", "times": "LMD"}, paper="Sukhbaatar et al. 2015; Hu 2018 eq. 29", keys=("story",),
+@variant("memory", params={"tables": "LVD", "times": "LMD"}, paper="Sukhbaatar et al. 2015; Hu 2018 eq. 29", keys=("story",),
          empty=False)
 def memn2n(story, question, tables, times, h=None, ages=None, tying="adjacent", encoding="paper", hops=2, softmax=True,
            nil=0, mask=None, return_weights=False):

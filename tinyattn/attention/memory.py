@@ -37,7 +37,7 @@ from .shapes import expect
 UPDATES = ("sum", "concat", "rnn", "gru")
 
 
-@variant(params={"phi_k": "KK", "phi_v": "QE"}, paper="Sukhbaatar et al. 2015; Hu 2018 fig. 2, eq. 29", score="dot")
+@variant("memory", params={"phi_k": "KK", "phi_v": "QE"}, paper="Sukhbaatar et al. 2015; Hu 2018 fig. 2, eq. 29", score="dot")
 def memory(q, k, v, phi_k=None, phi_v=None, score="dot", hops=1, update="sum", cell=None, mask=None,
            return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to the last hop's c (B, T, width of phi_v(v)).

@@ -3,17 +3,16 @@ r"""Multi-head attention: several attentions side by side, each in a narrow proj
     head_h = softmax(Q_h K_h^T / sqrt(d)) V_h        y = W_o [head_1; ...; head_H] + b_o
     Q = x W_q^T + b_q        K = m W_k^T + b_k        V = m W_v^T + b_v        m = x, or another sequence, the memory
 
-Vaswani et al. 2017, "Attention is all you need", section 3.2.2. Head h has the rows h d .. (h + 1) d - 1 of W_q and
-W_k.
+Vaswani et al. 2017, "Attention is all you need", section 3.2.2. Head h has rows h d .. (h + 1) d - 1 of W_q and W_k.
 
-Cost: T S (A + E) multiplications whatever the number of heads, beside the four projections; no T x S array is in
-memory.
+Cost: T S (A + E) multiplications whatever the number of heads, and four projections; no T x S array is in memory.
 
 Survey: eqs 20-21 have one head. With one head the paper lost 0.9 BLEU.
 
 The key bias changes nothing: it adds q_t^T b_k to all scores of a query, and the softmax is blind to that. Toys divide
 by the root of the model's width instead of d, mask after the softmax, and show the mean over heads as if it were the
-attention. """
+attention.
+"""
 import math
 
 import numpy as np
@@ -44,9 +43,10 @@ def join(x):
 def project(name, x, w_q, w_k, w_v, heads, biases=(None, None, None), memory=None, mask=None, cache=None, groups=None):
     """Queries, keys, values by head, and the mask made ready for them, all checked. Errors begin with `name`.
 
-    x (B, T, D), memory (B, S, K) or None for x itself; w_q (A, D), w_k (C, K), w_v (E, K) with A = H d, C = G d, E = G
-    e, where G is `groups`, or `heads`. Returns q (B, H, T, d), k (B, G, S, d), v (B, G, S, e) and the mask or None.
-    With a cache the mask must be for the words in it too. """
+    x (B, T, D), memory (B, S, K) or None for x itself; w_q (A, D), w_k (C, K), w_v (E, K) with A = H d, C = G d and
+    E = G e, where G is `groups`, or `heads`. Returns q (B, H, T, d), k (B, G, S, d), v (B, G, S, e) and the mask or
+    None. With a cache the mask must be for the words in it too.
+    """
     groups = heads if groups is None else groups
     own, letter = (x, "D") if memory is None else (memory, "K")
     shapes = {"x": (x, "BTD"), "w_q": (w_q, "AD"), "w_k": (w_k, "C" + letter), "w_v": (w_v, "E" + letter)}
@@ -81,8 +81,8 @@ def output(name, context, weights, w_o, b_o=None):
 # ---------------------------------------------------------------------------------------------------------------------
 # the mechanism
 # ---------------------------------------------------------------------------------------------------------------------
-@variant(params={"w_q": "AD", "w_k": "AK", "w_v": "EK", "w_o": "DE", "b_q": "A", "b_k": "A", "b_v": "E", "b_o": "D"},
-         null=("b_k",), paper="Vaswani et al. 2017", causal=True, empty=False)
+@variant("self", params={"w_q": "AD", "w_k": "AK", "w_v": "EK", "w_o": "DE", "b_q": "A", "b_k": "A", "b_v": "E",
+                         "b_o": "D"}, null=("b_k",), paper="Vaswani et al. 2017", causal=True, empty=False)
 def multi_head(x, w_q, w_k, w_v, w_o, b_q=None, b_k=None, b_v=None, b_o=None, memory=None, mask=None,
                return_weights=False, heads=2, causal=False, dropout=0.0, training=False, cache=None, average=False):
     """x (B, T, D) to (B, T, D); it attends to memory (B, S, K), or without one to itself.

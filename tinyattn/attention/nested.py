@@ -28,7 +28,7 @@ from .core import variant, weigh
 from .shapes import expect
 
 
-@variant(params={"w_q": "AQ", "w_k": "AK", "v_a": "A", "u_q": "GP", "u_k": "GF", "v_c": "G"},
+@variant("hierarchical", params={"w_q": "AQ", "w_k": "AK", "v_a": "A", "u_q": "GP", "u_k": "GF", "v_c": "G"},
          paper="Ji et al. 2017; Hu 2018 section 3.2", sums=(0.0, 1.0))
 def nested(q, k, v, p, h, unknown, w_q, w_k, v_a, u_q, u_k, v_c, word_mask=None, char_mask=None, return_weights=False):
     """The pair of contexts, of words (B, T, E) and of characters (B, T, J, F).

@@ -27,7 +27,7 @@ from .cosine import prepare, scores
 from .shapes import expect
 
 
-@variant(paper="Graves et al. 2014; Hu 2018 section 3.4", keys=("m",))
+@variant("memory", paper="Graves et al. 2014; Hu 2018 section 3.4", keys=("m",))
 def ntm(m, k, beta, g, s, gamma, before, erase=None, add=None, return_weights=False):
     """T heads address one memory: r (B, T, D), and with `erase` and `add` the memory after writing too, (B, N, D).
 

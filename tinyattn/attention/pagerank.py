@@ -34,7 +34,7 @@ from .core import variant, weigh
 from .shapes import expect
 
 
-@variant(params={"p": "DD"}, paper="Tan et al. 2017; Hu 2018 eqs. 30-31", sums=(0.0, 1.0))
+@variant("task-specific", params={"p": "DD"}, paper="Tan et al. 2017; Hu 2018 eqs. 30-31", sums=(0.0, 1.0))
 def pagerank(x, p, q=None, mask=None, damping=0.9, distraction=False, return_weights=False):
     """x (B, N, D) sentences, p (D, D), q (B, T, D) or None to (B, T, D), or (B, 1, D) without q.
 

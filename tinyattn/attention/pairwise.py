@@ -8,7 +8,8 @@ place of x_i (eq. 16) it is the attention of one pattern vector; with every word
 Cost: that of the score for T x T pairs, and T^2 D multiplications.
 
 Survey: eq. 18 does not say over which index the softmax goes. Eq. 26 sums over j, so it is j: each word shares out one
-unit among the words that it looks at. """
+unit among the words that it looks at.
+"""
 import math
 
 import numpy as np
@@ -18,9 +19,9 @@ from .core import scores_of, variant, weigh
 from .shapes import expect
 
 
-@variant(paper="Hu 2018 eqs 16-18", score="additive", causal=True)
+@variant("self", paper="Hu 2018 eqs 16-18", score="additive", causal=True)
 def pairwise(x, score="additive", mask=None, return_weights=False, **parameters):
-    """x (B, T, D) to (B, T, D). score: the name of a score, whose parameters are given by name, both sides of width D."""
+    """x (B, T, D) to (B, T, D). score: the name of a score, whose parameters come by name, two sides of width D."""
     expect("pairwise", x=(x, "BTD"))
     B, T, _ = x.shape
     e = scores_of(score, x, x, parameters)                                 # (B, T, T)

@@ -23,7 +23,7 @@ from .core import scores_of, variant, weigh
 from .shapes import expect
 
 
-@variant(params={"u": "Q"}, score="dot", paper="Hu 2018 section 2")
+@variant("basic", params={"u": "Q"}, score="dot", paper="Hu 2018 section 2")
 def pattern(x, u, score="dot", mask=None, return_weights=False, **a):
     """x (B, S, D), u (Q,), mask (B, 1, S) to (B, D), and the weights (B, 1, S) if asked; a are the score's parameters.
 

@@ -24,7 +24,7 @@ from ..tensor import Tensor
 from .core import variant, weigh
 
 
-@variant(params={"w_q": "AQ", "w_k": "AK", "b": "A", "v_a": "A", "w_c": "A", "w_h": "K", "w_s": "Q", "w_x": "M", "c": ""},
+@variant("application", params={"w_q": "AQ", "w_k": "AK", "b": "A", "v_a": "A", "w_c": "A", "w_h": "K", "w_s": "Q", "w_x": "M", "c": ""},
          keys=("k",), empty=False, paper="See et al. 2017, section 2")
 def pointer_generator(q, k, x, logits, ids, w_q, w_k, b, v_a, w_c, w_h, w_s, w_x, c, size=None, mask=None, return_weights=False):
     """q (B, T, Q) decoder states, k (B, S, K) encoder states, x (B, T, M) inputs of the decoder, logits (B, T, V) of the

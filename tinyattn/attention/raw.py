@@ -19,7 +19,7 @@ from .core import scores_of, variant, weigh
 from .shapes import expect
 
 
-@variant(score="mlp", paper="Hu 2018 eqs 1-3 and 9")
+@variant("normaliser", score="mlp", paper="Hu 2018 eqs 1-3 and 9")
 def raw(q, k, v, score="mlp", mask=None, return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, E); a are the parameters of the score.
 

@@ -1,17 +1,17 @@
-r"""Rotary positions: queries and keys are turned by an angle that grows with their place, so a score sees distance
-alone.
+r"""Rotary positions: queries and keys are turned, the farther the later they stand, so a score sees distance alone.
 
     q'_t = R_t q_t        k'_s = R_s k_s        q'_t^T k'_s = q_t^T R_{s-t} k_s
     R_t turns pair m of the coordinates by t theta_m, theta_m = 10000^{-2m/d}:  (a, b) -> (a cos - b sin, a sin + b cos)
 
-Su et al. 2021, "RoFormer: enhanced transformer with rotary position embedding". Not in Hu 2018. Values are never
-turned.
+Su et al. 2021, "RoFormer: enhanced transformer with rotary position embedding". Not in Hu 2018. Values
+are never turned.
 
 Cost: 3 T A multiplications and additions each for queries and keys, beside multi-head attention. Nothing is learnt.
 
 Which coordinates make a pair differs, and weights trained with one choice are useless under the other: "interleaved"
 pairs 2m with 2m + 1 (the paper), "halves" pairs m with m + d/2 (GPT-NeoX, Llama). One is the other with the rows of W_q
-and W_k reordered. """
+and W_k reordered.
+"""
 import math
 
 import numpy as np
@@ -46,7 +46,7 @@ def rotate(x, start=0, pairing="interleaved", base=10000.0):
     return stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(x.shape)
 
 
-@variant(params={"w_q": "AD", "w_k": "AD", "w_v": "ED", "w_o": "DE"}, paper="Su et al. 2021", causal=True)
+@variant("self", params={"w_q": "AD", "w_k": "AD", "w_v": "ED", "w_o": "DE"}, paper="Su et al. 2021", causal=True)
 def rope(x, w_q, w_k, w_v, w_o, mask=None, return_weights=False, heads=2, causal=False, pairing="interleaved",
          base=10000.0, start=0, cache=None):
     """x (B, T, D) to (B, T, D). w_q, w_k (H d, D) with d even, w_v (H e, D), w_o (D, H e). `start` is the place of the

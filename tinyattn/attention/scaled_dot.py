@@ -32,7 +32,7 @@ def scores(q, prepared):
     return q @ prepared.transpose() * (1 / math.sqrt(max(q.shape[-1], 1)))
 
 
-@variant(paper="Vaswani et al. 2017 eq. 1; Hu 2018 eq. 20")
+@variant("score", paper="Vaswani et al. 2017 eq. 1; Hu 2018 eq. 20")
 def scaled_dot(q, k, v, mask=None, return_weights=False, causal=False):
     """q (..., T, D), k (..., S, D), v (..., S, E) to (..., T, E). Leading axes broadcast, and mask does to (..., T, S).
 

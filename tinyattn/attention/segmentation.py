@@ -28,7 +28,7 @@ from .han import lengths_of
 from .shapes import expect
 
 
-@variant(params={"w": "QK", "b": "CC"}, paper="Kim et al. 2017; Hu 2018 eq. 32", sums=2.0)
+@variant("task-specific", params={"w": "QK", "b": "CC"}, paper="Kim et al. 2017; Hu 2018 eq. 32", sums=2.0)
 def segmentation(q, k, v, w, b, mask=None, total=2.0, return_weights=False):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, E). w (Q, K); b (2, 2), b[i, j] for a word in state i before one
     in state j (as a letter, C = 2).

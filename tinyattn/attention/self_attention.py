@@ -12,7 +12,8 @@ Survey: eq. 21 prints C = A^T (V W3). Each row of A sums to 1, so the rows of A 
 A^T V W3 are not, their weights sum to anything. Here it is A.
 
 The divisor is the root of the width of a query, not that of a word: the sum of A products of random numbers has the
-variance A, and without it the softmax begins saturated. """
+variance A, and without it the softmax begins saturated.
+"""
 import math
 
 import numpy as np
@@ -32,7 +33,8 @@ def attend(q, k, v, mask=None, causal=False, bias=None, return_weights=False, dr
     q (..., T, D), k (..., S, D), v (..., S, E); leading axes broadcast. mask and bias broadcast to (..., T, S); causal
     is aligned at the end. Returns (the mean of the values (..., T, E), weights (..., T, S) or None if they are not
     asked for). Nothing as large as T x S is in memory unless the weights are asked for or dropped in training. Heads
-    that come in groups, with q (B, G, H / G, T, D), are shown side by side: weights (B, H, T, S). """
+    that come in groups, with q (B, G, H / G, T, D), are shown side by side: weights (B, H, T, S).
+    """
     if return_weights or (dropout and training):
         weights = weights_of(side_by_side(scores(q, k, bias)), _shown(q, k, mask, causal))
         used = drop(weights, dropout, training)
@@ -47,7 +49,7 @@ def attend(q, k, v, mask=None, causal=False, bias=None, return_weights=False, dr
 
 def scores(q, k, bias=None):
     """e_ts = q_t^T k_s / sqrt(D) + bias_ts: q (..., T, D), k (..., S, D) to (..., T, S)."""
-    e = q @ k.transpose() * (1 / math.sqrt(q.shape[-1]))
+    e = q @ k.transpose() * (1 / math.sqrt(max(q.shape[-1], 1)))
     return e if bias is None else e + bias
 
 
@@ -71,7 +73,8 @@ def one_head(name, x, w_q, w_k, w_v, mask=None, return_weights=False, causal=Fal
     return (context, weights) if return_weights else context
 
 
-@variant(params={"w_q": "AD", "w_k": "AD", "w_v": "ED"}, paper="Vaswani et al. 2017; Hu 2018 eqs 20-21", causal=True)
+@variant("self", params={"w_q": "AD", "w_k": "AD", "w_v": "ED"}, paper="Vaswani et al. 2017; Hu 2018 eqs 20-21",
+         causal=True)
 def self_attention(x, w_q, w_k, w_v, mask=None, return_weights=False, causal=False):
     """x (B, T, D) to (B, T, E). w_q, w_k (A, D), w_v (E, D). causal: word t sees no later word. ShapeError for shapes
     that do not fit."""

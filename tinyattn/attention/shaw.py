@@ -32,7 +32,7 @@ def distances(T, rows):
     return np.clip(masks.ahead(T), -n, n) + n
 
 
-@variant(params={"w_q": "AD", "w_k": "AD", "w_v": "ED", "w_o": "DE", "a_k": "RI", "a_v": "RJ"},
+@variant("self", params={"w_q": "AD", "w_k": "AD", "w_v": "ED", "w_o": "DE", "a_k": "RI", "a_v": "RJ"},
          paper="Shaw et al. 2018; Hu 2018 eq. 26", causal=True)
 def shaw(x, w_q, w_k, w_v, w_o, a_k, a_v, mask=None, return_weights=False, heads=2):
     """x (B, T, D) to (B, T, D). w_q, w_k (A, D) with A = H d, w_v (E, D) with E = H e, w_o (D, E), tables a_k (2n + 1,

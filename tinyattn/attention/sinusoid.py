@@ -12,7 +12,8 @@ Cost: T D additions, beside self-attention. The code is a table, the same for ev
 Three layouts go by this name. "interleaved" is the paper's, sine and cosine in turn. "halves" has all sines and then
 all cosines, of the same waves. "tensor2tensor", the authors' code, has halves too, but waves whose lengths end at 10000
 exactly, with the exponent i / (D/2 - 1). Self-attention without positions cannot tell an order: shuffled words give
-shuffled outputs. """
+shuffled outputs.
+"""
 import math
 
 import numpy as np
@@ -29,7 +30,8 @@ def encode(length, width, layout="interleaved", start=0):
     """The code of the positions start .. start + length - 1, as a float64 array (length, width).
 
     Any width of at least 1: of an odd one, the last wave has a sine alone (in "tensor2tensor" the last column is 0).
-    ValueError for another layout, a width below 1, or a length below 0. """
+    ValueError for another layout, a width below 1, or a length below 0.
+    """
     if layout not in LAYOUTS:
         raise ValueError(f"sinusoid: expected the layout to be one of {', '.join(LAYOUTS)}, got {layout!r}")
     if width < 1 or length < 0:
@@ -54,7 +56,8 @@ def place(name, x, layout="interleaved"):
     return x + Tensor(encode(*x.shape[1:], layout), dtype=x.dtype, device=x.device)
 
 
-@variant(params={"w_q": "AD", "w_k": "AD", "w_v": "ED"}, paper="Vaswani et al. 2017; Hu 2018 eqs 22-23", causal=True)
+@variant("self", params={"w_q": "AD", "w_k": "AD", "w_v": "ED"}, paper="Vaswani et al. 2017; Hu 2018 eqs 22-23",
+         causal=True)
 def sinusoid(x, w_q, w_k, w_v, mask=None, return_weights=False, causal=False, layout="interleaved"):
     """x (B, T, D) to (B, T, E). w_q, w_k (A, D), w_v (E, D) the rest as in `self_attention`; layout as in `encode`."""
     return one_head("sinusoid", place("sinusoid", x, layout), w_q, w_k, w_v, mask, return_weights, causal)

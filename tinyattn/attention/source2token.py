@@ -25,7 +25,7 @@ def elu(x):
     return where(x > 0, x, x.clip(max=0.0).exp() - 1)
 
 
-@variant(params={"w1": "AD", "b1": "A", "w2": "DA", "b2": "D"}, null=("b2",),
+@variant("multi-dimensional", params={"w1": "AD", "b1": "A", "w2": "DA", "b2": "D"}, null=("b2",),
          paper="Shen et al. 2018; Hu 2018 section 3.1")
 def source2token(x, w1, b1, w2, b2, mask=None, return_weights=False):
     """x (B, T, D) to (B, D). w1 (A, D), b1 (A,), w2 (D, A), b2 (D,). mask is (B, 1, T), the weights are (B, D, 1, T).

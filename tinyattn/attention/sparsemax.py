@@ -17,7 +17,7 @@ from .core import scores_of, variant, weigh
 from .shapes import expect
 
 
-@variant(score="dot", paper="Martins and Astudillo 2016")
+@variant("normaliser", score="dot", paper="Martins and Astudillo 2016")
 def sparsemax(q, k, v, score="dot", mask=None, return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, E); a are the parameters of the score.
 

@@ -11,7 +11,8 @@ Survey: printed as an attention among many. It is one to learn from, because of 
 rises, so for every i the largest score is that of the j with the largest w_2^T x_j: every row has the same arg-max. And
 a score lies between -1 and 1, so no weight is more than e^2 = 7.39 times another. Without the tanh (`outer=False`) it
 is worse: the query's part w_1^T x_i + b is one number added to a whole row, which the softmax ignores, and all rows are
-equal. What lets a query choose is a tanh inside, between two layers: eq. 8, `additive`. """
+equal. What lets a query choose is a tanh inside, between two layers: eq. 8, `additive`.
+"""
 import math
 
 import numpy as np
@@ -21,7 +22,7 @@ from .core import variant, weigh
 from .shapes import expect
 
 
-@variant(params={"w_1": "D", "w_2": "D", "b": ""}, paper="Hu 2018 eq. 19", causal=True)
+@variant("self", params={"w_1": "D", "w_2": "D", "b": ""}, paper="Hu 2018 eq. 19", causal=True)
 def static(x, w_1, w_2, b, mask=None, return_weights=False, outer=True):
     """x (B, T, D) to (B, T, D). w_1, w_2 (D,), b one number. outer=False leaves out the tanh."""
     expect("static", x=(x, "BTD"), w_1=(w_1, "D"), w_2=(w_2, "D"), b=(b, ""))

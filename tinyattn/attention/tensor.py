@@ -33,7 +33,7 @@ def weigh_each(scores, v, mask=None, return_weights=False):
     return (result[0].transpose(1, 2), result[1]) if return_weights else result.transpose(1, 2)
 
 
-@variant(params={"w": "MQK"}, paper="Wang et al. 2017; Hu 2018 eq. 10")
+@variant("multi-dimensional", params={"w": "MQK"}, paper="Wang et al. 2017; Hu 2018 eq. 10")
 def tensor(q, k, v, w, mask=None, return_weights=False, tanh=True):
     """q (B, T, Q), k (B, S, K), v (B, S, E), w (M, Q, K) to (B, T, M, E): M weightings, so M contexts a query.
 

@@ -32,7 +32,7 @@ def pair_scores(q, k, c):
     return (pairs / c).tanh() * c
 
 
-@variant(params={"w1": "DD", "w2": "DD", "b": "D"}, paper="Shen et al. 2018; Hu 2018 section 3.1", causal=True)
+@variant("multi-dimensional", params={"w1": "DD", "w2": "DD", "b": "D"}, paper="Shen et al. 2018; Hu 2018 section 3.1", causal=True)
 def token2token(x, w1, w2, b, mask=None, c=5.0, return_weights=False):
     """x (B, T, D) to (B, T, D). w1, w2 (D, D), b (D,). The weights are (B, D, T, T).
     ShapeError; ValueError unless c > 0."""

@@ -24,7 +24,7 @@ from .shapes import expect
 from .structured_self import attend, penalty
 
 
-@variant(params={"w1": "AD", "w2": "RA", "w3": "CF", "w4": "QC"}, paper="Du et al. 2018; Hu 2018 section 3.1",
+@variant("multi-dimensional", params={"w1": "AD", "w2": "RA", "w3": "CF", "w4": "QC"}, paper="Du et al. 2018; Hu 2018 section 3.1",
          sums=(0.0, 1.0))
 def two_level(x, w1, w2, w3, w4, word_mask=None, return_weights=False):
     """x (B, N, T, D), N sentences of T words, to (B, Q, R D). w1 (A, D), w2 (R, A), w3 (C, F), w4 (Q, C), with F = R D.

@@ -133,11 +133,24 @@ def list_command(what, as_json):
         out_json({kind: [{k: text for k, text in zip(keys, row, strict=False) if text} for row in rows]
                   for kind, rows in found.items()})
         return
+    if what == "attention":
+        _list_attention()
+        return
     for kind, rows in found.items():
         if what is None:
             out(kind)
-        shown = [(n, more[1], more[0]) for n, _, *more in rows] if what == "attention" else [row[:2] for row in rows]
-        for line in columns(shown, indent="  " if what is None else ""):
+        for line in columns([row[:2] for row in rows], indent="  " if what is None else ""):
+            out(line)
+
+
+def _list_attention():
+    """Name, formula and paper of every mechanism, one table for each family."""
+    from ..attention.core import by_family
+    for number, (title, variants) in enumerate(by_family()):
+        if number:
+            out()
+        out(title)
+        for line in columns([(v.name, v.headline, v.paper) for v in variants], indent="  "):
             out(line)
 
 

@@ -20,7 +20,8 @@ class MultiHeadAttention(Module):
     Parts: q_proj (D, D), k_proj and v_proj (G d, D), out_proj (D, D), matrices by Glorot's rule. PyTorch's
     `in_proj_weight` is the first three, one below the other. Called as layer(x, memory=None, mask=None, causal=False,
     cache=None, return_weights=False, average=False); see `multi_head` for what these are. ShapeError where the last
-    axis of x or memory is not D. """
+    axis of x or memory is not D.
+    """
     null = ("k_proj.bias",)
 
     def __init__(self, width, heads, kv_heads=None, bias=True, dropout=0.0):

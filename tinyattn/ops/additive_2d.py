@@ -25,7 +25,7 @@ from .shared import exp_expm1, expm1, first_row, pack, product, tanh
 from .softmax import check_float
 
 CHUNKS = 16     # parts that the batch is cut into for the threads; each has its own share of dw
-ROWS = 128      # so many rows of Y at a time, if not those of one query are more
+ROWS = 192      # so many rows of Y at a time, if not those of one query are more
 SPARE = 16      # `pack` turns blocks of so many rows fastest: what is left of one is packed too, and not read
 FEW = 3         # up to so many queries preparing x and z does not pay
 LARGEST = 16.0  # of q + k. e^(4 * 16) is far from the end of float32, 3e38

@@ -1,10 +1,12 @@
 r"""Scaled dot-product attention as one node, without the T x S matrix of weights:
 
-    e[t,s] = scale <q_t, k_s> + bias[t,s]        w_t = softmax of e_t over the keys that t may see        o_t = sum_s w[t,s] v_s
+    e[t,s] = scale <q_t, k_s> + bias[t,s]
+    w[t,s] = e^e[t,s] / sum_u e^e[t,u]            over the keys that query t may see
+    o_t    = sum_s w[t,s] v_s
 
 Memory beyond inputs and output is O(T): the sums run over tiles of keys, and what is kept for the backward pass is the
-log-sum-exp of each query, L_t = log sum_s e^(e[t,s]). From it each weight can be had again, w[t,s] = e^(e[t,s] - L_t), so the
-backward pass computes the tiles a second time instead of remembering them. The loops are in `attention_loops.py`.
+log-sum-exp of each query, L_t = log sum_s e^e[t,s]. From it each weight can be had again, w[t,s] = e^(e[t,s] - L_t), so
+the backward pass computes the tiles a second time instead of remembering them. The loops are in `attention_loops.py`.
 
 Dao et al. 2022, "FlashAttention"; Milakov and Gimelshein 2018 (the running sum); Vaswani et al. 2017 (the formula).
 """
@@ -28,11 +30,16 @@ NO_BIAS = {"f": np.zeros((0, 0), np.float32), "d": np.zeros((0, 0), np.float64)}
 class Attention(Op):
     r"""o_t = sum_s softmax_s(scale <q_t, k_s> + bias[t,s]) v_s.
 
-    q (..., T, D), k (..., S, D), v (..., S, E) -> (..., T, E). The leading axes broadcast: with k and v (B, 1, S, D) all heads
-    of q (B, H, T, D) share one set of keys, which is not repeated in memory. scale: a number, 1 / sqrt(D) by default.
-    mask: bool, broadcasts to (..., T, S), True = may be attended to. causal: query t sees no key after s = t + S - T, so that the
-    last query sees every key. bias: floats, broadcast likewise; the gradient of a bias takes memory of T x S.
-    A query that may attend to nothing gives 0 and sends 0 gradient. ShapeError, TypeError and ValueError name what was given.
+    q (..., T, D), k (..., S, D), v (..., S, E) -> (..., T, E). The leading axes broadcast: with k and v (B, 1, S, D)
+    all heads of q (B, H, T, D) share one set of keys, which is not repeated in memory.
+
+    scale    a number, 1 / sqrt(D) by default
+    causal   query t sees no key after s = t + S - T, so that the last query sees every key
+    mask     bool, broadcasts to (..., T, S), True = may be attended to
+    bias     floats, broadcast likewise. If it needs a gradient, that takes memory of T x S
+
+    A query that may attend to nothing gives 0 and sends 0 gradient. ShapeError for shapes that do not fit, TypeError if
+    q, k, v and bias are not of one float type or the mask is not bool, ValueError for a scale that is not finite.
     """
     name = "attention"
     tex = r"\mathrm{{softmax}}(\lambda\, {q} {k}^\top)\, {v}"
@@ -64,11 +71,13 @@ class Attention(Op):
             parts = loops.parts_of(B, S)
             dq, dk, dv = empty((B, parts, T, D), q.dtype), empty((B, S, D), q.dtype), empty((B, S, E), q.dtype)
             args = (*args, o.reshape(-1, T, E), high, g, dq, dk, dv)
-            launch(self._cost(B * T * S, 3 * D + 2 * E, q), loops.backward, (*args, 0, B * parts), loops.backward_chunks, args)
+            cost = self._cost(B * T * S, 3 * D + 2 * E, q)
+            launch(cost, loops.backward, (*args, 0, B * parts), loops.backward_chunks, args)
             dq = dq.sum(axis=1) if parts > 1 else dq
             grads = [d.reshape(*batch, *x.shape[-2:]) for d, x in zip((dq, dk, dv), (q, k, v), strict=True)]
-        grads += [None, self._bias_gradient(g.reshape(o.shape), q, k, v, mask, bias) if self.needs[4:] == [True] else None]
-        return tuple(d if need else None for d, need in zip(grads, self.needs, strict=False))
+        if any(self.needs[4:]):
+            grads += [None, self._bias_gradient(g.reshape(o.shape), q, k, v, mask, bias)]
+        return tuple(grads[i] if need else None for i, need in enumerate(self.needs))
 
     def composed(self, q, k, v, mask=None, bias=None):
         return attention_weights(q, k, mask, self.scale, self.causal, bias, v.shape[:-2]) @ v
@@ -89,7 +98,8 @@ class Attention(Op):
             if x is not None and (x.dtype is not q.dtype and x.dtype != q.dtype or name == "q"):
                 check_float(self.name, x)
                 if x.dtype != q.dtype:
-                    raise TypeError(f"{self.name}: q, k, v and bias must have one dtype, got {q.dtype} and, for {name}, {x.dtype}")
+                    raise TypeError(f"{self.name}: q, k, v and bias must have one dtype, got {q.dtype} and, "
+                                    f"for {name}, {x.dtype}")
         if mask is not None and mask.dtype != np.bool_:
             raise TypeError(f"{self.name}: a mask is boolean, True = may be attended to; got {mask.dtype}")
         sizes, plan, mask_shape, bias_shape = _plan(q.shape, k.shape, v.shape, None if mask is None else mask.shape,
@@ -116,31 +126,32 @@ class Attention(Op):
             return w * (slopes - (w * slopes).sum(axis=-1, keepdims=True))
 
     def samples(rng):
-        """One query, odd sizes, more queries than keys and fewer, shared keys, each form of mask, rows that see nothing, a
-        bias, scores of 1e4, and sizes 0."""
+        """One query, odd sizes, more queries than keys and fewer, shared keys, each form of mask, rows that see
+        nothing, a bias, scores of 1e4, and sizes 0."""
         def qkv(*shapes):
             return tuple(rng.normal(size=s) for s in shapes)
 
-        bools = rng.random
-        yield {"scale": None, "causal": False}, qkv((2, 1, 3), (2, 5, 3), (2, 5, 2))
-        yield {"scale": None, "causal": True}, (*qkv((2, 3, 5, 3), (2, 1, 7, 3), (2, 1, 7, 3)), bools((2, 1, 1, 7)) < 0.6)
-        yield {"scale": 0.7, "causal": False}, (*qkv((2, 3, 2), (2, 3, 2), (2, 3, 1)), bools((2, 3, 3)) < 0.5,
-                                                rng.normal(size=(3, 1)))
-        yield {"scale": None, "causal": True}, qkv((5, 2), (3, 2), (3, 4))
-        yield {"scale": None, "causal": False}, (*qkv((1, 2, 3), (2, 1, 4, 3), (4, 2)), np.zeros((2, 1, 1, 4), np.bool_))
-        yield {"scale": -1.0, "causal": True}, (*qkv((2, 70, 3), (1, 131, 3), (2, 131, 2)), bools((70, 131)) < 0.8)
-        yield {"scale": None, "causal": True}, (*qkv((2, 2, 3), (2, 4, 3), (2, 4, 3)), None, rng.normal(size=(2, 2, 4)))
-        yield {"scale": 1.0, "causal": False}, (np.array([[100.0], [-1.0]]), np.array([[100.0], [99.0], [-100.0]]),
-                                                np.array([[1.0, 2.0], [3.0, -1.0], [0.5, 0.0]]))
-        for shapes in [((0, 2, 3), (0, 4, 3), (0, 4, 2)), ((2, 3), (0, 3), (0, 2)), ((0, 3), (2, 3), (2, 1)), ((2, 3), (2, 3), (2, 0)),
-                       ((2, 0), (3, 0), (3, 2)), ((1, 1), (1, 1), (1, 1))]:
-            yield {"scale": None, "causal": False}, qkv(*shapes)
+        def bools(share, *shape):
+            return rng.random(shape) < share
+
+        plain, causal = {"scale": None, "causal": False}, {"scale": None, "causal": True}
+        yield plain, qkv((2, 1, 3), (2, 5, 3), (2, 5, 2))
+        yield causal, (*qkv((2, 3, 5, 3), (2, 1, 25, 3), (2, 1, 25, 3)), bools(0.6, 2, 1, 1, 25))
+        yield {**plain, "scale": 0.7}, (*qkv((2, 3, 2), (2, 3, 2), (2, 3, 1)), bools(0.5, 2, 3, 3), qkv((3, 1))[0])
+        yield causal, qkv((5, 2), (3, 2), (3, 4))
+        yield plain, (*qkv((1, 2, 3), (2, 1, 4, 3), (4, 2)), bools(0, 2, 1, 1, 4))
+        yield {"scale": -1.0, "causal": True}, (*qkv((2, 70, 3), (1, 270, 3), (2, 270, 2)), bools(0.8, 70, 270))
+        yield causal, (*qkv((2, 2, 3), (2, 4, 3), (2, 4, 3)), None, *qkv((2, 2, 4)))
+        yield plain, tuple(np.array(x)[:, None] for x in ([100.0, -1.0], [100.0, 99.0, -100.0], [1.0, 3.0, 7.0]))
+        for shapes in [((0, 2, 3), (0, 4, 3), (0, 4, 2)), ((2, 3), (0, 3), (0, 2)), ((0, 3), (2, 3), (2, 1)),
+                       ((2, 3), (2, 3), (2, 0)), ((2, 0), (3, 0), (3, 2)), ((1, 1), (1, 1), (1, 1))]:
+            yield plain, qkv(*shapes)
 
 
 def attention_weights(q, k, mask=None, scale=None, causal=False, bias=None, batch=()):
-    """w = softmax(scale q k^T + bias) over the keys that may be seen, as Tensors: q (..., T, D), k (..., S, D) -> (..., T, S).
+    """softmax(scale q k^T + bias) over the keys that may be seen: Tensors q (..., T, D), k (..., S, D) to (..., T, S).
 
-    mask, scale, causal and bias as in `Attention`. batch: leading axes that the weights are stretched to (those of v).
+    mask, scale, causal and bias as in `Attention`. batch: the leading axes of v, if a mask or bias has those, too.
     """
     scale = scale if scale is not None else 1 / math.sqrt(max(q.shape[-1], 1))
     e = q @ k.transpose(-1, -2) * scale                                    # (..., T, S)
@@ -163,8 +174,8 @@ def attention_weights(q, k, mask=None, scale=None, causal=False, bias=None, batc
 def _plan(q, k, v, mask, bias):
     """Checks the shapes; ((batch, T, S, D, E), plan, shape to stretch the mask to or None, the same for the bias).
 
-    plan[0] are the lengths of the leading axes, plan[1] to plan[5] the steps along them of q, k, v (in matrices), mask and bias
-    (in rows), 0 where an axis is stretched. plan[6, :3] are the steps of mask and bias from one query to the next, and S.
+    plan[0] are the lengths of the leading axes, plan[1] to plan[5] the steps along them of q, k, v (in matrices), mask
+    and bias (in rows), 0 where an axis is stretched. plan[6, :3]: steps of mask and bias from query to query, and S.
     """
     given = f"q {q}, k {k}, v {v}"
     if min(len(q), len(k), len(v)) < 2 or q[-1] != k[-1] or k[-2] != v[-2]:
@@ -172,7 +183,7 @@ def _plan(q, k, v, mask, bias):
     try:
         batch = np.broadcast_shapes(q[:-2], k[:-2], v[:-2])
     except ValueError:
-        raise ShapeError(f"attention: the axes before (T, D), (S, D) and (S, E) do not broadcast, got {given}") from None
+        raise ShapeError(f"attention: the axes before (T, D), (S, D), (S, E) do not broadcast, got {given}") from None
     scores = (*batch, q[-2], k[-2])
     plan = np.zeros((7, max(len(batch), 3)), np.int64)
     plan[0], plan[6, 2] = 1, k[-2]
@@ -185,7 +196,8 @@ def _plan(q, k, v, mask, bias):
             continue
         padded = (1,) * (len(scores) - len(shape)) + shape
         if len(shape) > len(scores) or any(n not in (1, m) for n, m in zip(padded, scores, strict=True)):
-            raise ShapeError(f"attention: the {name} of shape {shape} does not broadcast to the scores (..., T, S) = {scores}")
+            raise ShapeError(f"attention: the {name} of shape {shape} does not broadcast to the scores (..., T, S), "
+                             f"here {scores}")
         plan[4 + i, :len(batch)] = _steps(padded[:-2], len(batch), padded[-2])
         plan[6, i] = padded[-2] > 1
         stretched[i] = (*padded[:-1], scores[-1])
@@ -193,7 +205,7 @@ def _plan(q, k, v, mask, bias):
 
 
 def _steps(shape, axes, step):
-    """Steps along `axes` leading axes for an array of this shape, 0 where it is stretched; `step` is that along the last."""
+    """Steps along `axes` leading axes for an array of this shape, 0 where it is stretched; `step` along the last."""
     steps = []
     for length in reversed(shape):
         steps.append(0 if length == 1 else step)
@@ -211,13 +223,13 @@ def _plain(x, shape):
 
 
 def _matrices(x):
-    """x (..., S, D) with its leading axes merged. Where S is a part of a larger buffer, a cache, the whole of it is shown."""
+    """x (..., S, D) with its leading axes merged. Where it is a part of longer matrices, a cache, they are shown whole."""
     flags = x.flags
     if flags.c_contiguous or not flags.writeable or x.size == 0:
         return _plain(x, (-1, *x.shape[-2:]))
     lead = [(n, s) for n, s in zip(x.shape[:-2], x.strides[:-2], strict=True) if n > 1]
-    row = x.shape[-1] * x.itemsize
-    if not lead or x.strides[-1] != x.itemsize or x.strides[-2] != row or lead[-1][1] % row or lead[-1][1] < x.shape[-2] * row:
+    row, steps = x.shape[-1] * x.itemsize, x.strides
+    if not lead or steps[-2:] != (row, x.itemsize) or lead[-1][1] % row or lead[-1][1] < x.shape[-2] * row:
         return _plain(x, (-1, *x.shape[-2:]))
     (count, whole), *outer = lead[::-1]
     step = count * whole
@@ -230,4 +242,6 @@ def _matrices(x):
 
 def _rows(x, shape):
     """x, stretched to `shape` (along the last axis only), as a matrix of rows (S,)."""
-    return _plain(x if x.shape[-1:] == shape[-1:] else np.broadcast_to(x.reshape(*shape[:-1], 1), shape), (-1, shape[-1]))
+    if x.shape[-1:] != shape[-1:]:
+        x = np.broadcast_to(x.reshape(*shape[:-1], 1), shape)
+    return _plain(x, (-1, shape[-1]))

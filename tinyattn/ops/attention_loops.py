@@ -2,11 +2,11 @@
 
 What they take, beside the arrays that they fill. All leading axes are merged into one, B long:
 
-    q (.,T,D), k (.,S,D), v (.,S,E)     shorter than B where they are shared: matrix number offset(b, plan[0], plan[1, 2, 3]).
-                                        k and v may be longer than S = plan[6, 2], the rest of a cache to be filled later
-    mask (.,S), bias (.,S)              rows; that of query t is number offset(b, plan[0], plan[4, 5]) + t * plan[6, 0 or 1].
-                                        (0, 0) stands for none
-    scale, causal                       query t sees the keys before t + S - T + 1 only
+    q (.,T,D), k (.,S,D), v (.,S,E)   less than B where shared: matrix number offset(b, plan[0], plan[1, 2, 3]).
+                                      k and v may be longer than S = plan[6, 2], the rest of a cache, to be filled later
+    mask (.,S), bias (.,S)            rows; for query t number offset(b, plan[0], plan[4, 5]) + t * plan[6, 0 or 1].
+                                      (0, 0) stands for none
+    scale, causal                     query t sees only the keys before t + S - T + 1
 """
 import numpy as np
 from numba import prange
@@ -14,7 +14,7 @@ from numba import prange
 from ..device import kernel
 from .shared import TILE_BYTES, exp_below, first_row, offset, order, pack_panel, product, row_dot, row_sum, unorder
 
-QUERIES, ROWS, KEYS = 256, 64, 256  # a unit of parallel work has up to QUERIES queries, a tile ROWS queries and KEYS keys
+QUERIES, ROWS, KEYS = 256, 64, 256  # a unit of parallel work has up to QUERIES queries, a tile ROWS x KEYS scores
 CHUNKS = 32  # parts that the units are cut into for the threads; each has room of its own for tiles
 FEW, SHORT = 2, 20  # queries, keys: see `_plainly`
 UNITS = 8    # a backward pass over fewer matrices than this shares the keys of one out to several units
@@ -30,22 +30,22 @@ def parts_of(B, S):
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
 def forward(q, k, v, mask, bias, plan, scale, causal, o, high, begin, end):
-    """Units begin to end, each one block of queries of one matrix b. For each tile of keys (its k^T packed once a block), for
-    each tile of queries:
+    """Units begin to end, each one block of queries of one matrix b. For each tile of keys (its k^T packed once a
+    block), for each tile of queries:
 
         e = scale q k^T + bias, -inf where forbidden
         m = the largest e of each row so far:  what was summed with another m before is multiplied by e^(old m - m)
         p = e^(e - m):                         o += p v,   total += the sum of p over the row
 
-    In the end o / total is the mean of the values. m and log total are left in `high` (2,B,T); their sum is the log-sum-exp,
-    but one float32 could not hold it well enough: an error of 1e-5 in 100 is one of 1e-5 in every weight.
+    In the end o / total is the mean of the values. m and log total are left in `high` (2,B,T). Their sum is the
+    log-sum-exp, but one float32 could not hold it well enough: an error of 1e-5 in 100 is one of 1e-5 in every weight.
     """
     T, S, blocks = q.shape[1], plan[6, 2], -(-q.shape[1] // QUERIES)
     factor = _factor(mask, bias, scale)
     panel, room = _panels(k), _room(q)
     for unit in range(begin, end):
         b, i = unit // blocks, unit % blocks
-        i = i // 2 if i % 2 == 0 else blocks - 1 - i // 2  # under a causal mask late blocks see more: mix late and early
+        i = i // 2 if i % 2 == 0 else blocks - 1 - i // 2  # causal: late blocks see more, so mix late and early
         first, last = i * QUERIES, min((i + 1) * QUERIES, T)
         q_b, k_b, v_b = q[offset(b, plan[0], plan[1])], k[offset(b, plan[0], plan[2])], v[offset(b, plan[0], plan[3])]
         m, total, o_b = high[0, b], high[1, b], o[b]
@@ -69,12 +69,13 @@ def forward(q, k, v, mask, bias, plan, scale, causal, o, high, begin, end):
 def forward_chunks(q, k, v, mask, bias, plan, scale, causal, o, high):
     units = len(o) * -(-q.shape[1] // QUERIES)
     for c in prange(CHUNKS):
-        forward(q, k, v, mask, bias, plan, scale, causal, o, high, first_row(c, CHUNKS, units), first_row(c + 1, CHUNKS, units))
+        begin, end = first_row(c, CHUNKS, units), first_row(c + 1, CHUNKS, units)
+        forward(q, k, v, mask, bias, plan, scale, causal, o, high, begin, end)
 
 
 @kernel
 def _shift(p, factor, m, total, o):
-    """e becomes e^(e - m) row by row; m, total and o are brought up to date. `factor` is still to be multiplied into e and m.
+    """e becomes e^(e - m), row by row; m, total and o are brought up to date. `factor` is not yet in e, nor in m.
 
     Returns whether o holds anything yet: where no row of the tile has seen a key before, it is not even zero.
     """
@@ -131,8 +132,8 @@ def backward(q, k, v, mask, bias, plan, scale, causal, o, high, g, dq, dk, dv, b
         p = e^(e - m) / total   dp = g v^T        ds = p (dp - delta) scale
         dv += p^T g             dk += ds^T q      dq += ds k
 
-    The last queries come first: under a causal mask they see the most keys, so what they write is all that there is of dk and
-    dv. dq (B,parts,T,D) is added up over the parts by the caller.
+    The last queries come first: under a causal mask they see the most keys, so no later one writes to a row of dk or dv
+    that was not written before. dq (B,parts,T,D) is added up over the parts by the caller.
     """
     T, S, parts = q.shape[1], plan[6, 2], dq.shape[1]
     factor, delta = _factor(mask, bias, scale), np.empty(T, q.dtype)
@@ -151,7 +152,8 @@ def backward(q, k, v, mask, bias, plan, scale, causal, o, high, g, dq, dk, dv, b
             for t in range((T - 1) // ROWS * ROWS, -1, -ROWS):
                 rows, again = min(ROWS, T - t), start > part * KEYS
                 n = _seen(t + rows - 1, start, keys, T, S, causal)
-                p, ds, g_t, dq_t = _tile(p_room, rows, n), _tile(ds_room, rows, n), g[b, t:t + rows], dq[b, part, t:t + rows]
+                p, ds = _tile(p_room, rows, n), _tile(ds_room, rows, n)
+                g_t, dq_t = g[b, t:t + rows], dq[b, part, t:t + rows]
                 if _scores(p, q_b, k_tile, k_panel, mask, bias, plan, scale, causal, b, t, start, T, S):
                     _times_turned(ds, g_t, v_tile, v_panel, T, S)
                     _weights(p, factor, high[0, b, t:t + rows], high[1, b, t:t + rows])
@@ -172,15 +174,15 @@ def backward(q, k, v, mask, bias, plan, scale, causal, o, high, g, dq, dk, dv, b
 def backward_chunks(q, k, v, mask, bias, plan, scale, causal, o, high, g, dq, dk, dv):
     units = len(o) * dq.shape[1]
     for c in prange(CHUNKS):
-        backward(q, k, v, mask, bias, plan, scale, causal, o, high, g, dq, dk, dv,
-                 first_row(c, CHUNKS, units), first_row(c + 1, CHUNKS, units))
+        begin, end = first_row(c, CHUNKS, units), first_row(c + 1, CHUNKS, units)
+        backward(q, k, v, mask, bias, plan, scale, causal, o, high, g, dq, dk, dv, begin, end)
 
 
 @kernel
 def _deltas(g, o, delta, S):
     """delta_t = <g_t, o_t>, each summed in the order in which `_times_turned` sums <g_t, v_s>.
 
-    Where one key takes all the weight, o_t is its v_s and dp - delta is 0: so it comes out, not as the noise of two roundings.
+    Where one key takes all the weight, o_t is its v_s and dp - delta is 0; in another order it would be rounding noise.
     """
     T, zero = len(g), g.dtype.type(0)
     few = T if _plainly(T, S) else 0
@@ -235,18 +237,19 @@ def _seen(t, start, keys, T, S, causal):
 
 @kernel
 def _factor(mask, bias, scale):
-    """What is still to be multiplied into the scores that `_scores` gives: a positive scale, if nothing else is done to them."""
+    """What is still to be multiplied into what `_scores` gives: a positive scale, if nothing else is done to it."""
     return scale if len(mask) == 0 and len(bias) == 0 and scale > 0 else bias.dtype.type(1)
 
 
 @kernel
 def _scores(e, q, k, panel, mask, bias, plan, scale, causal, b, t, start, T, S):
-    """e[r, j] = scale <q_{t+r}, k_{start+j}> + bias, -inf where forbidden; the scale is left out where `_factor` says so.
+    """e[r, j] = scale <q_{t+r}, k_{start+j}> + bias, -inf where forbidden; without the scale where `_factor` has it.
 
     Returns False, and computes nothing, if no row may see any of these keys.
     """
     rows, n = e.shape[0], e.shape[1]
-    mask_at, mask_step, bias_at, bias_step = offset(b, plan[0], plan[4]), plan[6, 0], offset(b, plan[0], plan[5]), plan[6, 1]
+    mask_at, bias_at = offset(b, plan[0], plan[4]), offset(b, plan[0], plan[5])
+    mask_step, bias_step = plan[6, 0], plan[6, 1]
     if n == 0 or (len(mask) > 0 and _nothing(mask, mask_at + t * mask_step, rows if mask_step > 0 else 1, start, n)):
         return False
     _times_turned(e, q[t:t + rows], k, panel, T, S)
