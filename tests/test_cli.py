@@ -393,11 +393,13 @@ def test_list_names_what_there_is(capsys):
     assert "additive" in found["attention"] and found["systems"] == ["translate"] and "translate" in found["tasks"]
     assert {"softmax", "tanh", "embedding"} <= set(found["ops"]) and "nn.recurrent.GRU" in found["modules"]
     assert main(["list", "attention"]) == 0
-    assert re.match(r"additive +\S", said(capsys)[0])
+    shown = said(capsys)[0]
+    assert shown.startswith("Score functions") and re.search(r"^  additive +e_ts = v_a.*Hu 2018 eq. 8$", shown, re.MULTILINE)
+    assert shown.count("\n  ") == len(found["attention"]) >= 57
 
 
 def test_explain_every_kind(capsys):
-    for name, part in (("softmax", "rules for   x"), ("additive", "w_q (A, Q)"), ("system:translate", "--hidden"),
+    for name, part in (("softmax", "rules for   x"), ("additive", "w_q (A, Q)"), ("raw", "Survey:"), ("luong_global", "score       general"), ("system:translate", "--hidden"),
                        ("GRU", "recurrent.py")):
         assert main(["explain", name]) == 0
         assert part in said(capsys)[0]

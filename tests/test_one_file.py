@@ -69,7 +69,7 @@ def test_a_file_dropped_into_the_folder_is_listed_explained_checked_and_drawn(tm
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    listed = [line for line in run("list", "attention").splitlines() if line.startswith("cubic ")]
+    listed = [line for line in run("list", "attention").splitlines() if line.startswith("  cubic ")]
     assert len(listed) == 1 and "w (q_t^T W k_s)^3" in listed[0] and "nobody 2026" in listed[0]
     shown = run("explain", "cubic")
     assert "e_ts = w (q_t^T W k_s)^3" in shown and "m (Q, K)" in shown and "Cost:" in shown and "cubic.py" in shown

@@ -27,7 +27,8 @@ def place(name, x, table, start=0):
     return x + table[start:end]
 
 
-@variant("self", params={"table": "ND", "w_q": "AD", "w_k": "AD", "w_v": "ED"}, paper="Gehring et al. 2017", causal=True)
+@variant("self", params={"table": "ND", "w_q": "AD", "w_k": "AD", "w_v": "ED"}, paper="Gehring et al. 2017",
+         causal=True)
 def learned_positions(x, table, w_q, w_k, w_v, mask=None, return_weights=False, causal=False):
     """x (B, T, D) to (B, T, E). table (N, D), N >= T; w_q, w_k (A, D), w_v (E, D), the rest as in `self_attention`."""
     x = place("learned_positions", x, table)

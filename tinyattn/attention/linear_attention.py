@@ -49,7 +49,8 @@ def running(q, k, v, start):
     return y.reshape(B, H, N * size, v.shape[-1])[:, :, :T], sums[:, :, N]
 
 
-@variant("self", params={"w_q": "AD", "w_k": "AD", "w_v": "ED", "w_o": "DE"}, paper="Katharopoulos et al. 2020", causal=True)
+@variant("self", params={"w_q": "AD", "w_k": "AD", "w_v": "ED", "w_o": "DE"}, paper="Katharopoulos et al. 2020",
+         causal=True)
 def linear_attention(x, w_q, w_k, w_v, w_o, mask=None, return_weights=False, heads=2, causal=False, cache=None):
     """x (B, T, D) to (B, T, D). w_q, w_k (H d, D), w_v (H e, D), w_o (D, H e). causal: query t sees no later word.
 

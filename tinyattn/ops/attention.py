@@ -223,7 +223,7 @@ def _plain(x, shape):
 
 
 def _matrices(x):
-    """x (..., S, D) with its leading axes merged. Where it is a part of longer matrices, a cache, they are shown whole."""
+    """x (..., S, D) with its leading axes merged. A part of longer matrices, as a cache gives, shows them whole."""
     flags = x.flags
     if flags.c_contiguous or not flags.writeable or x.size == 0:
         return _plain(x, (-1, *x.shape[-2:]))
