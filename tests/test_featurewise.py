@@ -370,7 +370,7 @@ def test_one_and_two_threads_give_the_same_bits(shape):
 
 @pytest.mark.parametrize("make", [arrays, scores_arrays])
 def test_memory(make):
-    """Beyond inputs, outputs and gradients a thread takes O((T + S) D), and nobody B T S D, which is what the twin takes."""
+    """Beyond inputs, outputs and gradients a thread takes O((T + S) D), and nobody B T S D as the twin does."""
     op = FeaturewiseAttention if make is arrays else Additive2d
     B, T, S, D = 4, 64, 64, 128
     inputs, g = make(B, T, S, D)

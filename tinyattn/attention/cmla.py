@@ -25,7 +25,7 @@ from ..ops.broadcast import ShapeError
 from ..ops.gru import GRUScan
 from . import mask as masks
 from .core import variant, weights_of
-from .han import lengths_of
+from .mask import lengths_of
 from .shapes import expect
 
 

@@ -26,7 +26,7 @@ from ..functional import additive_scores, concat, linear
 from ..ops.eisner import Eisner
 from . import mask as masks
 from .core import variant
-from .han import lengths_of
+from .mask import lengths_of
 from .shapes import expect
 
 

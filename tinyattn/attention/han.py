@@ -20,7 +20,6 @@ u_w = 0 makes all weights of a sentence the same, plain averaging (the paper's H
 Toys sum the projected u_it in place of h_it, leave padding words in the softmax, or give weight to sentences that are
 all padding.
 """
-import math
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from ..ops.broadcast import ShapeError
 from ..ops.gru import GRUScan
 from ..tensor import Tensor
 from .core import variant, weigh
+from .mask import lengths_of
 from .shapes import expect
 
 
@@ -76,22 +76,6 @@ def bigru(x, w_ih, w_hh, b, lengths):
         run = GRUScan(reverse=d == 1, reset="after", update="write")
         states.append(run(linear(x, w_ih[d], b[d]), start, w_hh[d], None, lengths)[0])  # (B, T, U)
     return concat(states, -1)
-
-
-def lengths_of(name, mask, *shape):
-    """How many places each row of a mask allows, int64, of the mask broadcast to `shape` (..., T), flat.
-
-    ValueError unless they are the first of the row: what runs along a sequence, or is chained, has no room for a hole.
-    TypeError for a mask that is not bool.
-    """
-    if mask.dtype.kind != "b":
-        raise TypeError(f"{name}: expected a mask of bools, True = may be attended to, got {mask.dtype}")
-    allowed = np.broadcast_to(mask.numpy(), shape).reshape(math.prod(shape[:-1]), shape[-1])
-    lengths = allowed.sum(-1)
-    if not np.array_equal(allowed, np.arange(shape[-1]) < lengths[:, None]):
-        raise ValueError(f"{name}: expected a mask that is True from the start of each sequence to its end, as "
-                         "mask.from_lengths makes it; got one with a hole")
-    return Tensor(lengths, device=mask.device)
 
 
 def check(x, word_ih, word_hh, word_b, w_w, b_w, u_w, sent_ih, sent_hh, sent_b, w_s, b_s, u_s, word_mask, hidden):

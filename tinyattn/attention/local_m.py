@@ -18,7 +18,7 @@ from ..tensor import Tensor
 from .core import scores_of, variant, weigh
 
 
-def lengths_of(name, mask, B, T, S):
+def ends_of(name, mask, B, T, S):
     """(B, T): the number of source words a query knows of, up to the last one that the mask allows."""
     if mask is None:
         return np.full((B, T), S)
@@ -41,7 +41,7 @@ def local_m(q, k, v, score="general", width=10, start=0, mask=None, return_weigh
     if width < 0 or start < 0:
         raise ValueError(f"local_m: expected width and start of at least 0, got {width} and {start}")
     (B, T), S = q.shape[:2], k.shape[1]
-    place = np.minimum(start + np.arange(T), lengths_of("local_m", mask, B, T, S) - 1)  # (B, T)
+    place = np.minimum(start + np.arange(T), ends_of("local_m", mask, B, T, S) - 1)  # (B, T)
     near = Tensor(window(place, width, S))                                 # (B, T, S)
     return weigh(scores_of(score, q, k, a), v, near if mask is None else near & mask, return_weights)
 

@@ -21,7 +21,7 @@ import numpy as np
 from ..functional import linear
 from ..tensor import Tensor
 from .core import scores_of, variant, weigh
-from .local_m import lengths_of, window
+from .local_m import ends_of, window
 
 
 @variant("basic", params={"w_p": "AQ", "v_p": "A"}, score="general", sums=(0, 1), paper="Luong et al. 2015, local-p; Hu 2018 section 3.5")
@@ -31,7 +31,7 @@ def local_p(q, k, v, w_p, v_p, score="general", width=10, renormalise=False, mas
     if width < 1:
         raise ValueError(f"local_p: expected a width D of at least 1, got {width}")
     (B, T), S = q.shape[:2], k.shape[1]
-    lengths = lengths_of("local_p", mask, B, T, S)                         # (B, T)
+    lengths = ends_of("local_p", mask, B, T, S)                         # (B, T)
     p = (linear(q, w_p).tanh() @ v_p).sigmoid() * lengths.astype(q.dtype)  # (B, T)
     near = Tensor(window(np.floor(p.numpy()), width, S))                   # (B, T, S)
     distance = np.arange(S, dtype=q.dtype) - p.unsqueeze(-1)               # (B, T, S)

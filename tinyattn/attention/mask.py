@@ -9,6 +9,8 @@ Rows are queries, columns keys. A row that may attend to nothing gets weights 0,
 ends are aligned: query t stands at the place t + S - T among the keys, as when the last T words of S are asked. Masks
 combine by `&`, which broadcasts: `causal(T) & from_lengths(n)` is (B, T, S); `both` takes None too.
 """
+import math
+
 import numpy as np
 
 from ..ops.broadcast import ShapeError
@@ -101,3 +103,19 @@ def fit(name, mask, B, T, S, H=None):
         raise ShapeError(f"{name}: expected a mask (T, S), (B, 1, S) or (B, T, S){heads}, B = {B}, T = {T}, S = {S}, "
                          f"got {mask.shape}")
     return mask.reshape(shape)
+
+
+def lengths_of(name, mask, *shape):
+    """How many places each row of a mask allows, int64, of the mask broadcast to `shape` (..., T), flat.
+
+    ValueError unless they are the first of the row: what runs along a sequence, or is chained, has no room for a hole.
+    TypeError for a mask that is not bool.
+    """
+    if mask.dtype.kind != "b":
+        raise TypeError(f"{name}: expected a mask of bools, True = may be attended to, got {mask.dtype}")
+    allowed = np.broadcast_to(mask.numpy(), shape).reshape(math.prod(shape[:-1]), shape[-1])
+    lengths = allowed.sum(-1)
+    if not np.array_equal(allowed, np.arange(shape[-1]) < lengths[:, None]):
+        raise ValueError(f"{name}: expected a mask that is True from the start of each sequence to its end, as "
+                         "mask.from_lengths makes it; got one with a hole")
+    return Tensor(lengths, device=mask.device)

@@ -24,7 +24,7 @@ from ..functional import stack
 from ..ops.linear_chain import LinearChain
 from . import mask as masks
 from .core import variant, weigh
-from .han import lengths_of
+from .mask import lengths_of
 from .shapes import expect
 
 
