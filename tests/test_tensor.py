@@ -607,7 +607,11 @@ FUNCTIONS = {
     "softmax": lambda x: F.softmax(x), "log_softmax": lambda x: F.log_softmax(x),
     "layer_norm": lambda x: F.layer_norm(x),
     "dropout": lambda x: F.dropout(x, 0.1, training=True), "cross_entropy": lambda x: F.cross_entropy(x, [0, 1]),
-    "additive_scores": lambda x: F.additive_scores(x.unsqueeze(0), x.unsqueeze(0), x[0])}
+    "additive_scores": lambda x: F.additive_scores(x.unsqueeze(0), x.unsqueeze(0), x[0]),
+    "additive_scores_2d": lambda x: F.additive_scores_2d(x.unsqueeze(0), x.unsqueeze(0), x),
+    "featurewise_attention": lambda x: F.featurewise_attention(*[x.unsqueeze(0)] * 3),
+    "scaled_dot_product_attention": lambda x: F.scaled_dot_product_attention(x, x, x, causal=True),
+    "sparsemax": lambda x: F.sparsemax(x / 9), "entmax15": lambda x: F.entmax15(x / 9)}
 FACTORIES = {"from_numpy", "full", "zeros", "ones", "zeros_like", "ones_like", "arange", "eye", "randn", "rand",
              "randint", "tap"}
 

@@ -10,15 +10,19 @@ import numpy as np
 from . import random
 from .autograd import tap
 from .ops.additive import AdditiveScores
+from .ops.additive_2d import Additive2d
+from .ops.attention import Attention
 from .ops.binary import Maximum, Minimum
 from .ops.broadcast import ShapeError
 from .ops.dropout import Dropout
+from .ops.featurewise import FeaturewiseAttention
 from .ops.index import Embedding
 from .ops.linalg import Solve
 from .ops.loss import CrossEntropy
 from .ops.matmul import Affine
 from .ops.norm import LayerNorm
-from .tensor import Tensor, _arithmetic, _float, _ids, _match, _operand, get_default_dtype
+from .ops.sparsemax import Entmax15, Sparsemax
+from .tensor import Tensor, _arithmetic, _float, _ids, _mask, _match, _operand, get_default_dtype
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -229,6 +233,18 @@ def log_softmax(x, axis=-1, mask=None):
     return x.log_softmax(axis, mask)
 
 
+def sparsemax(x, axis=-1, mask=None):
+    """The point of the simplex nearest to x along `axis` (Martins and Astudillo 2016): many elements are exactly 0."""
+    x = _float(x)
+    return Sparsemax(axis)(x, _mask(mask, x.device))
+
+
+def entmax15(x, axis=-1, mask=None):
+    """Half way from softmax to sparsemax (Peters et al. 2019, alpha = 1.5)."""
+    x = _float(x)
+    return Entmax15(axis)(x, _mask(mask, x.device))
+
+
 def layer_norm(x, weight=None, bias=None, eps=1e-5):
     """(x - mean) / sqrt(var + eps) * weight + bias over the last axis: x (..., D), weight and bias (D,)."""
     return LayerNorm(eps)(x, weight, bias)
@@ -257,6 +273,27 @@ def cross_entropy(logits, targets, ignore_index=-100, label_smoothing=0.0, reduc
 def additive_scores(q, k, v):
     """e[b, t, s] = sum over d of v[d] tanh(q[b, t, d] + k[b, s, d]) (Bahdanau 2014): q (B, T, D), k (B, S, D), v (D,)."""
     return AdditiveScores()(q, k, v)
+
+
+def additive_scores_2d(q, k, w):
+    """e[b, m, t, s] = sum over d of w[m, d] tanh(q[b, t, d] + k[b, s, d]): q (B, T, D), k (B, S, D), w (M, D) to (B, M, T, S)."""
+    return Additive2d()(q, k, w)
+
+
+def featurewise_attention(q, k, v, mask=None, c=5.0):
+    """out[b, t, d] = sum over s of P[b, t, s, d] v[b, s, d], where P is the softmax over s of c tanh((q[b, t, d] + k[b, s, d]) / c), for
+    each feature d by itself (DiSAN, Shen et al. 2018): q (B, T, D), k and v (B, S, D), mask broadcast to (B, T, S)."""
+    return FeaturewiseAttention(c)(q, k, v, _mask(mask, q.device))
+
+
+def scaled_dot_product_attention(q, k, v, mask=None, causal=False, scale=None, bias=None):
+    """softmax over s of (scale q_t . k_s + bias) times v, without the T x S matrix in memory (Vaswani et al. 2017).
+
+    q (..., T, D), k (..., S, D), v (..., S, E) to (..., T, E); the leading axes broadcast. mask: bool, True = may be attended;
+    causal: t sees s <= t + S - T; scale: 1 / sqrt(D) by default; mask and bias broadcast to (..., T, S).
+    """
+    mask = _mask(mask, q.device)
+    return Attention(scale, causal)(q, k, v, mask) if bias is None else Attention(scale, causal)(q, k, v, mask, bias)
 
 
 __all__ = [n for n, f in list(globals().items()) if callable(f) and getattr(f, "__module__", "") == __name__

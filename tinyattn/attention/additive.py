@@ -16,6 +16,7 @@ import numpy as np
 
 from ..functional import additive_scores, linear
 from .core import variant, weigh
+from .shapes import expect
 
 
 def prepare(k, w_k):
@@ -30,7 +31,11 @@ def scores(q, prepared, w_q, v_a):
 
 @variant("score", params={"w_q": "AQ", "w_k": "AK", "v_a": "A"}, paper="Bahdanau et al. 2015; Hu 2018 eq. 8")
 def additive(q, k, v, w_q, w_k, v_a, mask=None, return_weights=False):
-    """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, E). w_q (A, Q), w_k (A, K), v_a (A,)."""
+    """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, E). w_q (A, Q), w_k (A, K), v_a (A,).
+
+    ShapeError for shapes that do not fit.
+    """
+    expect("additive", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"), w_q=(w_q, "AQ"), w_k=(w_k, "AK"), v_a=(v_a, "A"))
     return weigh(scores(q, prepare(k, w_k), w_q, v_a), v, mask, return_weights)
 
 

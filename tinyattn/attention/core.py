@@ -32,7 +32,9 @@ from pathlib import Path
 from ..autograd import scope, tap
 from ..errors import InputError
 from ..functional import dropout as drop
-from ..tensor import Tensor
+from ..op import state
+from ..ops.broadcast import ShapeError
+from ..tensor import NUMBERS, Tensor
 from .normalise import normaliser
 
 _table = {}
@@ -214,6 +216,9 @@ def _score(entry, q, k, parameters):
     if set(parameters) != set(entry.params):
         raise InputError(f"score {entry.name}: expected the parameters {', '.join(entry.params) or 'none'}, got "
                          f"{', '.join(parameters) or 'none'}")
+    for what, x in {"q": q, "k": k, **parameters}.items():
+        if not isinstance(x, (Tensor, NUMBERS)):
+            raise TypeError(f"score {entry.name}: expected a Tensor for {what}, got {type(x).__name__}")
     prepared = k if prepare is None else prepare(k, **_wanted(prepare, parameters))
     return scores(q, prepared, **_wanted(scores, parameters))
 
@@ -232,14 +237,32 @@ def weights_of(scores, mask=None, normalise="softmax"):
 
     mask broadcasts to the scores, True = may be attended; masked places get exactly 0, a query that may attend to nothing
     gets 0 throughout. normalise is a name of `normalise.py`. Taps "scores", "mask" and "weights".
+    ShapeError or TypeError for a mask that does not fit, which begins with the mechanism's name.
     """
-    mask = mask if mask is None or isinstance(mask, Tensor) else Tensor(mask)
+    mask = fitted(mask, scores.shape)
     weights = normaliser(normalise)(scores, mask)
     tap("scores", scores)
     if mask is not None:
         tap("mask", mask)
     tap("weights", weights)
     return weights
+
+
+def fitted(mask, shape):
+    """A mask (array or Tensor) as a Tensor, checked against scores of `shape` (..., T, S): bools, S on the last axis, the axes
+    before broadcast. None stays None."""
+    if mask is None:
+        return None
+    mask = mask if isinstance(mask, Tensor) else Tensor(mask)
+    aligned = zip(mask.shape[::-1], shape[::-1], strict=False)
+    if mask.dtype.kind == "b" and 1 <= mask.ndim <= len(shape) and mask.shape[-1] == shape[-1] and all(
+            n in (1, m) for n, m in aligned):
+        return mask
+    name = state.scope or "attention"
+    if mask.dtype.kind != "b":
+        raise TypeError(f"{name}: expected a mask of bools, True = may be attended to, got {mask.dtype}")
+    raise ShapeError(f"{name}: expected a mask with S = {shape[-1]} keys on its last axis that broadcasts to the scores "
+                     f"(..., T, S) = {tuple(shape)}, got {mask.shape}")
 
 
 def weigh(scores, v, mask=None, return_weights=False, normalise="softmax", dropout=0.0, training=False):

@@ -18,6 +18,7 @@ import numpy as np
 from ..functional import concat
 from ..tensor import Tensor
 from .core import variant, weigh
+from .shapes import expect
 
 GATES = {"multiply": lambda d, read: d * read, "sum": lambda d, read: d + read, "concat": lambda d, read: concat([d, read], -1)}
 
@@ -25,7 +26,8 @@ GATES = {"multiply": lambda d, read: d * read, "sum": lambda d, read: d + read, 
 @variant("application", keys=("k",), empty=False, paper="Dhingra et al. 2017; Hu 2018 eqs 38-41")
 def gated_reader(q, k, gate="multiply", mask=None, return_weights=False):
     """q (B, T, D) states of the document, k (B, S, D) states of the question, mask over the question's words, to x (B, T, D),
-    or (B, T, 2 D) for gate="concat"."""
+    or (B, T, 2 D) for gate="concat". ShapeError; ValueError for another gate."""
+    expect("gated_reader", q=(q, "BTD"), k=(k, "BSD"))
     if gate not in GATES:
         raise ValueError(f"gated_reader: expected gate to be one of {', '.join(GATES)}, got {gate!r}")
     read, weights = weigh(q @ k.transpose(1, 2), k, mask, return_weights=True)  # (B, T, D), (B, T, S)

@@ -18,6 +18,7 @@ import numpy as np
 from ..functional import where
 from ..tensor import Tensor
 from .core import scores_of, variant, weights_of
+from .shapes import expect, whole
 
 
 def draw(weights, seed):
@@ -38,7 +39,10 @@ def surrogate(log_alpha, reward, baseline=0.0):
 @variant("basic", score="general", keys=("v",), paper="Xu et al. 2015, section 4.1")
 def hard(q, k, v, seed, score="general", mask=None, return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to c (B, T, E) and log alpha_t(s_t) (B, T), and the weights if asked. seed: a whole
-    number; `a` are the parameters of the score. A query that may attend to nothing gives c = 0 and a logarithm of 0."""
+    number; `a` are the parameters of the score. A query that may attend to nothing gives c = 0 and a logarithm of 0.
+    ShapeError; ValueError for no key, or a seed below 0."""
+    expect("hard", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"))
+    whole("hard", 0, seed=seed)
     weights = weights_of(scores_of(score, q, k, a), mask)                  # (B, T, S)
     B, T, S = weights.shape
     if S == 0:

@@ -17,6 +17,7 @@ import numpy as np
 
 from ..functional import concat, linear
 from .core import scores_of, variant, weigh
+from .shapes import expect
 
 
 def attentional(c, h, w_c):
@@ -27,7 +28,8 @@ def attentional(c, h, w_c):
 @variant("basic", score="general", paper="Luong et al. 2015; Hu 2018 eqs 1-3")
 def luong_global(q, k, v, score="general", mask=None, return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to c (B, T, E). score: dot, general, additive ("concat"), location, or any other;
-    `a` are its parameters."""
+    `a` are its parameters. ShapeError for shapes that do not fit."""
+    expect("luong_global", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"))
     return weigh(scores_of(score, q, k, a), v, mask, return_weights)
 
 

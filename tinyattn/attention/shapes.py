@@ -1,4 +1,4 @@
-"""The shapes that a mechanism expects, told in letters, and the one line that says so where they do not fit."""
+"""The shapes that a mechanism expects, told in letters, and whole numbers; one line says so where they do not fit."""
 import numpy as np
 
 from ..ops.broadcast import ShapeError
@@ -22,6 +22,13 @@ def expect(name, **given):
             expected = ", ".join(f"{a} {_spelled(wanted)}" for a, (_, wanted) in given.items())
             came = ", ".join(f"{a} {getattr(x, 'shape', x)}" for a, (x, _) in given.items())
             raise ShapeError(f"{name}: expected {expected}, got {came}")
+
+
+def whole(name, least, **given):
+    """Check options that are whole numbers: `whole("dmn", 1, hops=hops)`. ValueError for one below `least`, or no such number."""
+    for option, n in given.items():
+        if not isinstance(n, (int, np.integer)) or n < least:
+            raise ValueError(f"{name}: expected {option} to be a whole number of at least {least}, got {n!r}")
 
 
 def _fits(shape, letters, sizes):

@@ -57,7 +57,8 @@ class Attention(Op):
         else:
             args = (*args, o.reshape(-1, T, E), high)
             units = high.shape[1] * -(-T // loops.QUERIES)
-            launch(self._cost(high[0].size * S, D + E, q), loops.forward, (*args, 0, units), loops.forward_chunks, args)
+            cost = self._cost(high.shape[1], T, S, D + E, q)
+            launch(cost, loops.forward, (*args, 0, units), loops.forward_chunks, args)
         if self.recorded:
             self.saved = high
         return o
@@ -71,7 +72,7 @@ class Attention(Op):
             parts = loops.parts_of(B, S)
             dq, dk, dv = empty((B, parts, T, D), q.dtype), empty((B, S, D), q.dtype), empty((B, S, E), q.dtype)
             args = (*args, o.reshape(-1, T, E), high, g, dq, dk, dv)
-            cost = self._cost(B * T * S, 3 * D + 2 * E, q)
+            cost = self._cost(B, T, S, 3 * D + 2 * E, q)
             launch(cost, loops.backward, (*args, 0, B * parts), loops.backward_chunks, args)
             dq = dq.sum(axis=1) if parts > 1 else dq
             grads = [d.reshape(*batch, *x.shape[-2:]) for d, x in zip((dq, dk, dv), (q, k, v), strict=True)]
@@ -110,10 +111,10 @@ class Attention(Op):
                 NO_BIAS[q.dtype.char] if bias is None else _rows(bias, bias_shape),
                 plan, q.dtype.type(scale), self.causal), sizes
 
-    def _cost(self, scores, depth, q):
-        """Rough nanoseconds: products along `depth` and an exponential for each score."""
+    def _cost(self, B, T, S, depth, q):
+        """Rough nanoseconds: products along `depth` and an exponential for each score, and each key and value read."""
         each = depth / 70 + 0.5 if q.dtype == np.float32 else depth / 35 + 5
-        return scores * each * (0.6 if self.causal else 1)
+        return B * S * (T * each * (0.6 if self.causal else 1) + depth / 20)
 
     def _bias_gradient(self, g, q, k, v, mask, bias):
         """w[t,s] (<g_t, v_s> - sum_u w[t,u] <g_t, v_u>): as large as the scores, as the bias itself may be."""
