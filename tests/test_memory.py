@@ -71,7 +71,7 @@ def test_the_story_of_figure_3(capsys):
 
 
 def test_the_example_is_that_story():
-    (questions, sentences), (_, weights) = memory.part("labels")(), memory(**example(memory), return_weights=True)
+    (questions, sentences, _), (_, weights) = memory.part("labels")(), memory(**example(memory), return_weights=True)
     landed = [[sentences[i] for i in row] for row in weights.numpy()[0].argmax(-1).T]
     assert dict(zip(questions, landed, strict=True)) == {
         "where is the apple?": ["Sam drops the apple", "Sam walks into the bedroom"],

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tinyattn.attention import find, properties
-from tinyattn.attention.core import by_family
+from tinyattn.attention import by_family, find, properties
 from tinyattn.autograd import capture, fused
 from tinyattn.errors import InputError
 
@@ -65,12 +64,13 @@ def draw(folder, variant):
         return [f"{variant.name}.py has no example(rng) to be drawn"]
     arrays = variant.part("example")(np.random.default_rng(0))
     labels = variant.part("labels")
-    rows, columns = labels() if labels else (None, None)
+    rows, columns, *inner = labels() if labels else (None, None)
+    inner = inner[0] if inner else "head" if "heads" in variant.arguments or "H" in "".join(variant.params.values()) else "number"
     inputs = properties.leaves(arrays, np.float32)
     with capture() as seen:
         outs = properties.outputs_of(variant(**inputs))
     pictures = {
-        "panels": lambda path: panels(seen, path, rows, columns),
+        "panels": lambda path: panels(seen, path, rows, columns, inner=inner),
         "forward": lambda path: graph(outs, names=_flat(inputs), steps=True).save(path),
         "expanded": lambda path: _expanded(variant, arrays).save(path),
         "backward": lambda path: graph(_total(outs), names=_flat(inputs), backward=True).save(path),

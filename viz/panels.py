@@ -16,17 +16,18 @@ MOST = 6           # rows of panels on one page: hops, heads or features beyond 
 FORBIDDEN = "////"  # hatching of a masked place, to be told from a small number in print too
 
 
-def panels(seen, path=None, rows=None, columns=None, title="", batch=None):
+def panels(seen, path=None, rows=None, columns=None, title="", batch=None, inner="number"):
     """Four panels a row, one row for each tapped weight matrix: each layer or hop, and each head or feature of it.
 
     seen     a `capture()` in which "weights" (..., T, S) were tapped, and "scores" and "mask" if there are any
     rows     names of the T queries; columns: of the S keys; q0, q1, ... and k0, k1, ... by default
+    inner    what the axes between batch and queries count: "head", "hop", "feature"
     batch    which element of the batch; by default the one of which most is masked, but not all
     Returns the Figure; writes it to `path` (.svg, .pdf or .png). InputError if nothing was tapped.
     """
     if path is not None:
         kind_of(path)
-    found = matrices(seen, _telling(seen) if batch is None else batch)
+    found = matrices(seen, _telling(seen) if batch is None else batch, inner)
     if not found:
         raise InputError("panels: nothing was tapped as \"weights\"; the code inside `capture()` ran no attention")
     shown = found[:MOST]
@@ -34,7 +35,7 @@ def panels(seen, path=None, rows=None, columns=None, title="", batch=None):
     return _page(shown, rows, columns, printable(title, 100) + more, path)
 
 
-def matrices(seen, batch=0):
+def matrices(seen, batch=0, inner="number"):
     """[(name, scores or None, mask or None, weights)], each of shape (T, S), of everything tapped as "weights"."""
     found, taps = [], _by_scope(seen)
     for number, (scope, w) in enumerate(taps["weights"]):
@@ -42,7 +43,7 @@ def matrices(seen, batch=0):
         scores = _partner(taps["scores"], scope, number, len(taps["weights"]))
         mask = _partner(taps["mask"], scope, number, len(taps["weights"]))
         for at in np.ndindex(w.shape[:-2]):
-            name = ", ".join([*_scope_name(scope, number, len(taps["weights"])), *_axis_names(at, w.shape[:-2])])
+            name = ", ".join([*_scope_name(scope, number, len(taps["weights"])), *_axis_names(at, w.shape[:-2], inner)])
             found.append((name, _same(scores, w.shape, batch, at), _allowed(mask, w.shape, batch, at), w[at]))
     return found
 
@@ -87,9 +88,10 @@ def _scope_name(scope, number, count):
     return ["/".join(parts)] if parts else [f"number {number}"] if count > 1 else []
 
 
-def _axis_names(at, sizes):
-    return [f"{'' if len(sizes) == 1 else f'axis {n}: '}head, hop or feature {i}" for n, (i, size) in
-            enumerate(zip(at, sizes, strict=True)) if size > 1]
+def _axis_names(at, sizes, inner):
+    """"head 2" for the one axis between batch and queries; with several, each by its own number."""
+    long = [i for i, size in zip(at, sizes, strict=True) if size > 1]
+    return [f"{inner} {', '.join(map(str, long))}"] if long else []
 
 
 def _same(x, shape, batch, at):
@@ -123,19 +125,20 @@ def _page(found, rows, columns, title, path):
     left = max(width(t, size) for t in rows) * 1.12 / 72 + 0.2
     top = max(width(t, size) for t in columns) * 1.12 / 72 + 0.2
     named = 0.3 if any(m[0] for m in found) else 0.0                       # a line for the name of a row of panels
-    panel = (max(left + wide * cell, 1.75) + 0.25, top + high * cell + 0.6 + named)
+    panel = max(left + wide * cell, 1.75) + 0.25
+    bottoms = np.cumsum([top + len(m[3]) * cell + 0.6 + named for m in found])  # of each row of panels, from the head
     head = 0.35 * len([line for line in title.split("\n") if line])
-    page = (4 * panel[0] + 0.9, len(found) * panel[1] + head)
+    page = (4 * panel + 0.9, bottoms[-1] + head)
     fig = figure(*page)
     for i, (name, scores, mask, weights) in enumerate(found):
-        y = page[1] - head - i * panel[1] - 0.4 - named - top
+        y = page[1] - head - bottoms[i] + len(weights) * cell + 0.2          # the upper edge of its matrices
         if name:
             literally([fig.text(0.1 / page[0], (y + top + named + 0.25) / page[1], name, va="top", size=11, color="#555555")])
         bound = _bound(scores)
         masked = None if scores is None else np.where(mask, scores, np.nan)
         for j, values in enumerate((scores, mask, masked, weights)):
             t, s = weights.shape
-            place = ((j * panel[0] + left) / page[0], (y - t * cell) / page[1], s * cell / page[0], t * cell / page[1])
+            place = ((j * panel + left) / page[0], (y - t * cell) / page[1], s * cell / page[0], t * cell / page[1])
             axes = fig.add_axes(place)
             _panel(axes, j, values, mask, bound, rows[:t], columns[:s], size)
     if title:
@@ -145,7 +148,7 @@ def _page(found, rows, columns, title, path):
 
 
 def _names(names, letter, n):
-    names = [printable(str(x), 18) for x in names] if names is not None else []
+    names = [printable(str(x), 30) for x in names] if names is not None else []
     return names + [f"{letter}{i}" for i in range(len(names), n)]
 
 

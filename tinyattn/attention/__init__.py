@@ -3,4 +3,4 @@
 To add one, put a file here (or anywhere: `--attention my.py:name`) in the shape of `additive.py`. Nothing else is edited.
 """
 from . import mask  # noqa: F401
-from .core import find, scores_of, table, variant, weigh, weights_of  # noqa: F401
+from .core import by_family, find, scores_of, table, variant, weigh, weights_of  # noqa: F401

@@ -25,7 +25,7 @@ def additive_2d(q, k, v, w_q, w_k, w_2, mask=None, return_weights=False):
     The weights are (B, M, T, S). ShapeError for shapes that do not fit.
     """
     expect("additive_2d", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"), w_q=(w_q, "AQ"), w_k=(w_k, "AK"), w_2=(w_2, "MA"))
-    return weigh_each(Additive2d()(linear(q, w_q), linear(k, w_k), w_2), v, mask, return_weights)
+    return weigh_each("additive_2d", Additive2d()(linear(q, w_q), linear(k, w_k), w_2), v, mask, return_weights)
 
 
 def reference(q, k, v, w_q, w_k, w_2, mask=None):
@@ -53,3 +53,8 @@ def example(rng):
     return {"q": rng.normal(size=(2, 3, 4)), "k": rng.normal(size=(2, 4, 5)), "v": rng.normal(size=(2, 4, 2)),
             "w_q": rng.normal(size=(3, 4)), "w_k": rng.normal(size=(3, 5)), "w_2": rng.normal(size=(2, 3)),
             "mask": np.arange(4) < np.array([4, 2])[:, None, None]}
+
+
+def labels():
+    """Queries and keys by number; what lies between batch and queries is called a weighting."""
+    return None, None, "weighting"

@@ -17,19 +17,24 @@ import numpy as np
 from ..functional import concat, linear, zeros
 from ..ops.lstm import LSTMScan
 from ..tensor import Tensor
-from .core import variant, weigh
+from .core import fitted, variant, weigh
 from .dme import project
+from .shapes import expect
 
 
 @variant("application", params={"w_ih": "RGD", "w_hh": "RGN", "bias": "RG", "a": "J", "b": ""}, null=("b",), keys=(),
          paper="Kiela et al. 2018, CDME; Hu 2018 section 4.1")
 def cdme(x, p, c, w_ih, w_hh, bias, a, b, lengths=None, present=None, return_weights=False):
     """x: a list of S sources (B, T, D_i), with p[i] (D, D_i) and c[i] (D,); w_ih (R, G, D), w_hh (R, G, N), bias (R, G) the BiLSTM, R = 2
-    directions (forward, backward), G = 4 N; a (J,) with J = 2 N, b (); lengths (B,); present (B, T, S) bool. To (B, T, D)."""
-    w = project(x, p, c)                                                   # (B, T, S, D)
+    directions (forward, backward), G = 4 N; a (J,) with J = 2 N, b (); lengths (B,); present (B, T, S) bool. To (B, T, D). ShapeError."""
+    w = project("cdme", x, p, c)                                           # (B, T, S, D)
+    lengths = lengths if lengths is None or isinstance(lengths, Tensor) else Tensor(lengths)
+    expect("cdme", **{"P x + c": (w, "BTSD")}, w_ih=(w_ih, "2GD"), w_hh=(w_hh, "2GN"), bias=(bias, "2G"), a=(a, "J"), b=(b, ""),
+           **({} if lengths is None else {"lengths": (lengths, "B")}))
     h = _both_ways(w, w_ih, w_hh, bias, lengths)                           # (B, T, S, 2N)
     scores = (h @ a + b).unsqueeze(2)                                      # (B, T, 1, S)
-    out, weights = weigh(scores, w, None if present is None else present.unsqueeze(2), return_weights=True)
+    present = None if present is None else fitted(present, w.shape[:3]).unsqueeze(-2)  # (B, T, 1, S)
+    out, weights = weigh(scores, w, present, return_weights=True)
     return (out.squeeze(2), weights) if return_weights else out.squeeze(2)
 
 
@@ -73,3 +78,8 @@ def example(rng):
             "c": [rng.normal(size=4) for _ in widths], "w_ih": rng.normal(size=(2, 8, 4)) / 2, "w_hh": rng.normal(size=(2, 8, 2)),
             "bias": rng.normal(size=(2, 8)), "a": rng.normal(size=4), "b": np.array(rng.normal()), "lengths": np.array([3, 2]),
             "present": present}
+
+
+def labels():
+    """Names of queries and keys, and what lies between batch and queries."""
+    return ["the word"], ["source 0", "source 1"], "word"

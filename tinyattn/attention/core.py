@@ -10,7 +10,8 @@ A mechanism is a function of Tensors, put into the table by `@variant`. Its file
     prepare(k, ...)   optional: what depends on the keys alone, so that a decoder computes it once a sentence
     scores(q, prepared, ...)  optional: the scores of queries against prepared keys. A mechanism with this part is a score
                       function, and others take it by name: `score="general"`
-    labels()          optional: (names of the queries, names of the keys) of the example, for pictures
+    labels()          optional: (names of the queries, names of the keys) of the example, for pictures, and a third, what the
+                      axes between batch and queries count: "head", "hop", "feature"
 
 (`reference_NAME` and `example_NAME` go first, where one file holds two mechanisms.) The file's docstring is a sentence, the
 formula indented below it, then paragraphs; one begins with "Cost:", and one with "Survey:" where the survey (Hu 2018)
@@ -261,8 +262,9 @@ def fitted(mask, shape):
     name = state.scope or "attention"
     if mask.dtype.kind != "b":
         raise TypeError(f"{name}: expected a mask of bools, True = may be attended to, got {mask.dtype}")
-    raise ShapeError(f"{name}: expected a mask with S = {shape[-1]} keys on its last axis that broadcasts to the scores "
-                     f"(..., T, S) = {tuple(shape)}, got {mask.shape}")
+    letters = "(B, T, S)" if len(shape) == 3 else "(..., T, S)"
+    raise ShapeError(f"{name}: expected a mask that broadcasts to {letters} = {tuple(shape)}, with all S keys on its last axis, "
+                     f"got {mask.shape}")
 
 
 def weigh(scores, v, mask=None, return_weights=False, normalise="softmax", dropout=0.0, training=False):

@@ -81,3 +81,8 @@ def example(rng):
     arrays |= {name: rng.normal(size=(U, U)) for name in ("w1", "w2", "w_f1", "w_f2")}
     arrays |= {name: rng.normal(size=U) for name in ("b", "b_f")}
     return {**arrays, "mask": np.arange(4) < np.array([4, 3])[:, None, None], "direction": "forward", "c": 5.0}
+
+
+def labels():
+    """Queries and keys by number; each feature has weights of its own."""
+    return None, None, "feature"

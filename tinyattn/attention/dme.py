@@ -17,23 +17,33 @@ import math
 import numpy as np
 
 from ..functional import linear, stack
-from .core import variant, weigh
+from ..tensor import Tensor
+from .core import fitted, variant, weigh
+from .shapes import expect
 
 
-def project(x, p, c):
-    """w' (B, T, S, D) of S sources: x[i] (B, T, D_i), p[i] (D, D_i), c[i] (D,)."""
+def project(name, x, p, c):
+    """w' (B, T, S, D) of S sources: x[i] (B, T, D_i), p[i] (D, D_i), c[i] (D,). Errors begin with `name`."""
+    if not all(isinstance(some, (list, tuple, Tensor)) for some in (x, p, c)):
+        raise TypeError(f"{name}: expected lists x, p and c, got {', '.join(type(some).__name__ for some in (x, p, c))}")
     if not len(x) == len(p) == len(c) or not len(x):
-        raise ValueError(f"dme: expected one projection and one bias a source, got {len(x)} sources, {len(p)} and {len(c)}")
+        raise ValueError(f"{name}: expected one projection and one bias a source, got {len(x)} sources, {len(p)} and {len(c)}")
+    given = {}
+    for i, parts in enumerate(zip(x, p, c, strict=True)):
+        width = chr(ord("a") + i)                                          # D_i
+        given |= {f"{n}[{i}]": (t, shape) for n, t, shape in zip("xpc", parts, ("BT" + width, "D" + width, "D"), strict=True)}
+    expect(name, **given)
     return stack([linear(*parts) for parts in zip(x, p, c, strict=True)], 2)
 
 
 @variant("application", params={"a": "D", "b": ""}, null=("b",), keys=(), paper="Kiela et al. 2018, DME; Hu 2018 eqs 33-34")
 def dme(x, p, c, a, b, present=None, normalise="softmax", return_weights=False):
     """x: a list of S sources (B, T, D_i), with learned projections p[i] (D, D_i) and c[i] (D,); a (D,), b (); present (B, T, S) bool:
-    does the source have the word? To (B, T, D). The weights are (B, T, 1, S): one query, the word itself, over the sources."""
-    w = project(x, p, c)                                                   # (B, T, S, D)
+    does the source have the word? To (B, T, D). The weights are (B, T, 1, S): one query, the word itself, over the sources. ShapeError."""
+    w = project("dme", x, p, c)                                            # (B, T, S, D)
+    expect("dme", **{"P x + c": (w, "BTSD")}, a=(a, "D"), b=(b, ""))
     scores = (w @ a + b).unsqueeze(2)                                      # (B, T, 1, S)
-    present = None if present is None else present.unsqueeze(2)
+    present = None if present is None else fitted(present, w.shape[:3]).unsqueeze(-2)  # (B, T, 1, S)
     out, weights = weigh(scores, w, present, return_weights=True, normalise=normalise)  # (B, T, 1, D)
     return (out.squeeze(2), weights) if return_weights else out.squeeze(2)
 
@@ -57,3 +67,8 @@ def example(rng):
     present[1, 0, 2] = present[1, 1, 0] = False
     return {"x": [rng.normal(size=(2, 3, n)) for n in widths], "p": [rng.normal(size=(6, n)) for n in widths],
             "c": [rng.normal(size=6) for _ in widths], "a": rng.normal(size=6), "b": np.array(rng.normal()), "present": present}
+
+
+def labels():
+    """Names of queries and keys, and what lies between batch and queries."""
+    return ["the word"], ["source 0", "source 1", "source 2"], "word"

@@ -137,3 +137,8 @@ def example(rng):
     words = np.array([[4, 2, 3], [1, 4, 0]])
     return {"x": rng.normal(size=(2, 3, 4, D)), **{name: rng.normal(size=shape) for name, shape in shapes.items()},
             "word_mask": np.arange(4) < words[..., None]}
+
+
+def labels():
+    """Names of queries and keys, and what lies between batch and queries."""
+    return None, None, "sentence"

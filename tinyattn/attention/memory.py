@@ -30,6 +30,7 @@ from ..functional import concat, linear, stack
 from ..ops.broadcast import ShapeError
 from ..ops.gru import GRUScan
 from ..tensor import Tensor
+from . import mask as masks
 from .core import scores_of, variant
 from .normalise import softmax
 from .shapes import expect
@@ -51,10 +52,11 @@ def memory(q, k, v, phi_k=None, phi_v=None, score="dot", hops=1, update="sum", c
 
     ValueError for an unknown update, or hops below 1; ShapeError for shapes that do not fit.
     """
-    if hops < 1 or (update not in UPDATES and not callable(update)):
+    if not isinstance(hops, (int, np.integer)) or hops < 1 or (update not in UPDATES and not callable(update)):
         raise ValueError("memory: expected hops of at least 1 and an update that is a function or one of "
-                         f"{', '.join(UPDATES)}, got hops = {hops} and update = {update!r}")
+                         f"{', '.join(UPDATES)}, got hops = {hops!r} and update = {update!r}")
     expect("memory", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"))
+    mask = masks.fit("memory", mask, *q.shape[:2], k.shape[1])
     scores, weights = [], []
     for hop in range(hops):
         with scope(f"hop{hop}"):
@@ -81,6 +83,8 @@ def _mapped(name, phi, x, hop):
         if hop >= len(phi):
             raise ValueError(f"memory: expected one {name} a hop, got {len(phi)} for hop {hop}, counted from 0")
         phi = phi[hop]
+    if not (phi is None or isinstance(phi, Tensor) or callable(phi)):
+        raise TypeError(f"memory: expected {name} to be None, a Tensor or a function, got {type(phi).__name__}")
     return x if phi is None else linear(x, phi) if isinstance(phi, Tensor) else phi(x)
 
 
@@ -139,7 +143,7 @@ def example(rng):
 
 
 def labels():
-    """The two questions and the four sentences of the example's story, which is padded to five."""
+    """The two questions, the four sentences of the example's story, which is padded to five, and what is counted."""
     return (["where is the apple?", "where is Sam?"],
             ["Sam walks into the kitchen", "Sam picks up the apple", "Sam walks into the bedroom",
-             "Sam drops the apple", "(padding)"])
+             "Sam drops the apple", "(padding)"], "hop")

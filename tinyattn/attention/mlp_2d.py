@@ -32,7 +32,7 @@ def mlp_2d(q, k, v, w_q, w_k, b_1, w_2, b_2, mask=None, return_weights=False):
     expect("mlp_2d", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"), w_q=(w_q, "AQ"), w_k=(w_k, "AK"), b_1=(b_1, "A"),
            w_2=(w_2, "MA"), b_2=(b_2, "M"))
     e = Additive2d()(linear(q, w_q), linear(k, w_k, b_1), w_2) + b_2.reshape(-1, 1, 1)  # (B, M, T, S)
-    return weigh_each(e.sigmoid(), v, mask, return_weights)
+    return weigh_each("mlp_2d", e.sigmoid(), v, mask, return_weights)
 
 
 def reference(q, k, v, w_q, w_k, b_1, w_2, b_2, mask=None):
@@ -61,3 +61,8 @@ def example(rng):
             "w_q": rng.normal(size=(3, 4)), "w_k": rng.normal(size=(3, 5)), "b_1": rng.normal(size=3),
             "w_2": rng.normal(size=(2, 3)), "b_2": rng.normal(size=2),
             "mask": np.arange(4) < np.array([4, 2])[:, None, None]}
+
+
+def labels():
+    """Queries and keys by number; what lies between batch and queries is called a weighting."""
+    return None, None, "weighting"

@@ -102,3 +102,8 @@ def example(rng):
     return {**arrays, "unknown": np.array([[True, False, True, False]] * 2),
             "word_mask": np.arange(S) < np.array([4, 3])[:, None, None],
             "char_mask": np.arange(C) < np.array([[5, 3, 4, 1], [2, 5, 3, 1]])[..., None]}
+
+
+def labels():
+    """Names of queries and keys, and what lies between batch and queries."""
+    return None, None, "word"

@@ -59,3 +59,8 @@ def example(rng):
     return {"x": rng.normal(size=(2, 4, 3)), "w1": rng.normal(size=(5, 3)), "b1": rng.normal(size=5),
             "w2": rng.normal(size=(3, 5)), "b2": rng.normal(size=3),
             "mask": np.arange(4) < np.array([4, 2])[:, None, None]}
+
+
+def labels():
+    """Queries and keys by number; each feature has weights of its own."""
+    return None, None, "feature"

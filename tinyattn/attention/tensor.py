@@ -18,17 +18,18 @@ import math
 import numpy as np
 
 from ..functional import einsum
+from . import mask as masks
 from .core import variant, weigh
 from .shapes import expect
 
 
-def weigh_each(scores, v, mask=None, return_weights=False):
+def weigh_each(name, scores, v, mask=None, return_weights=False):
     """M contexts a query: scores (B, M, T, S), v (B, S, E) to (B, T, M, E), and the weights (B, M, T, S) if asked.
 
-    mask (T, S), (B, 1, S) or (B, T, S), the same for all M.
+    mask (T, S), (B, 1, S) or (B, T, S), the same for all M. ShapeError or TypeError, which begin with `name`.
     """
-    if mask is not None and mask.ndim == 3:
-        mask = mask[:, None]                                               # (B, 1, T, S)
+    B, M, T, S = scores.shape
+    mask = masks.fit(name, mask, B, T, S, M)                               # (B, 1, T, S)
     result = weigh(scores, v.unsqueeze(1), mask, return_weights)           # (B, M, T, E)
     return (result[0].transpose(1, 2), result[1]) if return_weights else result.transpose(1, 2)
 
@@ -41,7 +42,7 @@ def tensor(q, k, v, w, mask=None, return_weights=False, tanh=True):
     """
     expect("tensor", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"), w=(w, "MQK"))
     e = einsum("btq,mqk,bsk->bmts", q, w, k)                               # (B, M, T, S)
-    return weigh_each(e.tanh() if tanh else e, v, mask, return_weights)
+    return weigh_each("tensor", e.tanh() if tanh else e, v, mask, return_weights)
 
 
 def reference(q, k, v, w, mask=None, tanh=True):
@@ -68,3 +69,8 @@ def example(rng):
     """Two sentences of at most 4 words, the second of 2; three queries, two weightings."""
     return {"q": rng.normal(size=(2, 3, 5)), "k": rng.normal(size=(2, 4, 3)), "v": rng.normal(size=(2, 4, 2)),
             "w": rng.normal(size=(2, 5, 3)) / 2, "mask": np.arange(4) < np.array([4, 2])[:, None, None]}
+
+
+def labels():
+    """Queries and keys by number; what lies between batch and queries is called a weighting."""
+    return None, None, "weighting"

@@ -20,6 +20,7 @@ import numpy as np
 from ..autograd import tap
 from ..functional import linear
 from ..ops.featurewise import FeaturewiseAttention, featurewise_weights
+from ..tensor import NUMBERS
 from . import mask as masks
 from .core import variant, weigh
 from .shapes import expect
@@ -37,8 +38,8 @@ def token2token(x, w1, w2, b, mask=None, c=5.0, return_weights=False):
     """x (B, T, D) to (B, T, D). w1, w2 (D, D), b (D,). The weights are (B, D, T, T).
     ShapeError; ValueError unless c > 0."""
     expect("token2token", x=(x, "BTD"), w1=(w1, "DD"), w2=(w2, "DD"), b=(b, "D"))
-    if not 0 < c < np.inf:
-        raise ValueError(f"token2token: expected a finite c > 0, got {c}")
+    if not isinstance(c, NUMBERS) or not 0 < c < np.inf:
+        raise ValueError(f"token2token: expected a finite c > 0, got {c!r}")
     mask = masks.fit("token2token", mask, len(x), x.shape[1], x.shape[1])
     q, k = linear(x, w2, b), linear(x, w1)                                 # (B, T, D)
     if return_weights:
@@ -71,3 +72,8 @@ def example(rng):
     """Two sentences of 4 and 3 tokens, three features."""
     return {"x": rng.normal(size=(2, 4, 3)), "w1": rng.normal(size=(3, 3)), "w2": rng.normal(size=(3, 3)),
             "b": rng.normal(size=3), "mask": np.arange(4) < np.array([4, 3])[:, None, None]}
+
+
+def labels():
+    """Queries and keys by number; each feature has weights of its own."""
+    return None, None, "feature"

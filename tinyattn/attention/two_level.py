@@ -83,3 +83,8 @@ def example(rng):
     words = np.array([[4, 2, 3], [1, 4, 0]])
     return {"x": rng.normal(size=(2, 3, 4, 2)), "w1": rng.normal(size=(3, 2)), "w2": rng.normal(size=(2, 3)),
             "w3": rng.normal(size=(5, 4)), "w4": rng.normal(size=(3, 5)), "word_mask": np.arange(4) < words[..., None]}
+
+
+def labels():
+    """Names of queries and keys, and what lies between batch and queries."""
+    return None, None, "sentence"
