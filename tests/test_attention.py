@@ -10,9 +10,10 @@ from tinyattn.gradcheck import check_function
 
 NAMES = list(table())
 ERRATA = {  # the mechanisms of which the survey prints something else, leaves something out or leaves something open
-    "additive", "attention_gru", "dependency", "disan", "dme", "dmn", "dmn_plus", "encoder_decoder", "gated_reader", "han",
-    "input_feeding", "key_value", "local_p", "luong_global", "memn2n", "memory", "mlp", "mlp_2d", "ntm", "pagerank", "pairwise",
-    "pattern", "raw", "scaled_dot", "segmentation", "self_attention", "shaw", "static", "structured_self", "tensor"}
+    "additive", "attention_gru", "cdme", "cmla", "dependency", "disan", "dme", "dmn", "dmn_plus", "encoder_decoder",
+    "gated_reader", "han", "input_feeding", "key_value", "local_p", "luong_global", "memn2n", "memory", "mlp", "mlp_2d",
+    "multi_head", "nested", "ntm", "pagerank", "pairwise", "pattern", "raw", "scaled_dot", "segmentation", "self_attention",
+    "shaw", "static", "structured_self", "tensor", "token2token", "two_level"}
 
 
 def example(name, seed=0):

@@ -114,6 +114,15 @@ def test_eq_5_as_printed_lets_no_context_into_the_state():
     assert change("context", inputs["f"]) > 1e-3
 
 
+def test_eq_5_the_next_state_reads_the_word_that_was_just_said():
+    inputs = example("encoder_decoder")
+    inputs["w_o"] = Tensor(np.concatenate([np.eye(2, 2), np.zeros((2, 8))], 1))  # read out the state itself
+    got = find("encoder_decoder")(**inputs | {"feed": "none", "f": None}).numpy()
+    s_1, y, w_y, u = (inputs[n].numpy() for n in ("s", "y", "w_y", "u"))
+    np.testing.assert_allclose(got[:, 0], np.tanh(s_1), atol=1e-12)
+    np.testing.assert_allclose(got[:, 1], np.tanh(np.tanh(y[:, 1] @ w_y.T + s_1 @ u.T)), atol=1e-12)  # y_1, not y_0
+
+
 def test_feeding_the_features_equals_the_reference():
     arrays = find("encoder_decoder").part("example")(np.random.default_rng(2))
     arrays["f"] = np.random.default_rng(3).normal(size=(2, 4))

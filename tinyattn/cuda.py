@@ -65,6 +65,8 @@ def cuda_function(function):
 cuda = Later(device.numba_cuda)
 # Python's math raises where a card gives inf, so the simulator takes NumPy's functions.
 exp = Later(lambda: np.exp if SIMULATED else math.exp)
+log = Later(lambda: np.log if SIMULATED else math.log)
+sqrt = Later(lambda: np.sqrt if SIMULATED else math.sqrt)
 tanh = Later(lambda: np.tanh if SIMULATED else math.tanh)
 
 
@@ -127,7 +129,8 @@ class CudaKernel:
         return self[-(-n // threads), threads]
 
     def _launch(self, grid, arguments):
-        kinds = tuple("int64" if isinstance(a, (int, np.integer)) else (a.dtype.name, a.ndim) for a in arguments)
+        kinds = tuple("int64" if isinstance(a, (int, np.integer)) else "float64" if isinstance(a, float) else
+                      (a.dtype.name, a.ndim) for a in arguments)
         if kinds not in self._allowed:
             came = ", ".join(k if isinstance(k, str) else f"{k[0]} with {k[1]} axes" for k in kinds)
             raise TypeError(f"{self.name}: the CUDA kernel takes ({'), ('.join(self.signatures)}), got ({came})")

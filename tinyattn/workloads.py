@@ -149,10 +149,10 @@ def _linear(n, i, o):
     return Row("linear layer", f"({n}, {i}) to {o}", ours, torch)
 
 
-def _fused(name, sizes, op, inputs, g, torch_call, asked=None, names=None):
-    """A fused op on leaves made of the arrays of `inputs()`, with the gradient `g` (or its shape) at its first output."""
+def _fused(name, sizes, op, inputs, shape, torch_call, asked=None):
+    """A fused op on leaves made of the arrays of `inputs()`, with a gradient of `shape` at its first output."""
     def incoming():
-        return g if g is None else _array(np.random.default_rng(1), *g)
+        return _array(np.random.default_rng(1), *shape)
 
     def ours():
         leaves = [Tensor(a, requires_grad=a.dtype.kind == "f") if a is not None else None for a in inputs()]

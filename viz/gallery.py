@@ -8,13 +8,14 @@ import inspect
 from html import escape
 from pathlib import Path
 
+
 import numpy as np
 
 from tinyattn.attention import by_family, find, properties
+from tinyattn.attention.core import blame, example_of
 from tinyattn.autograd import capture, fused
 from tinyattn.errors import InputError
 
-from . import render
 from .graph import graph
 from .panels import panels
 
@@ -62,13 +63,15 @@ def draw(folder, variant):
     missing = []
     if variant.part("example") is None:
         return [f"{variant.name}.py has no example(rng) to be drawn"]
-    arrays = variant.part("example")(np.random.default_rng(0))
+    arrays = example_of(variant)
     labels = variant.part("labels")
     rows, columns, *inner = labels() if labels else (None, None)
     inner = inner[0] if inner else "head" if "heads" in variant.arguments or "H" in "".join(variant.params.values()) else "number"
     inputs = properties.leaves(arrays, np.float32)
-    with capture() as seen:
+    with blame(variant), capture() as seen:
         outs = properties.outputs_of(variant(**inputs))
+    if not any(t.requires_grad for t in outs):
+        return [f"{variant.name} gives no Tensor with a gradient, so there is no graph"]
     pictures = {
         "panels": lambda path: panels(seen, path, rows, columns, inner=inner),
         "forward": lambda path: graph(outs, names=_flat(inputs), steps=True).save(path),
@@ -81,9 +84,7 @@ def draw(folder, variant):
             if what == "panels" and "weights" not in seen:
                 continue
             make(path)
-        except render.Unavailable as problem:
-            missing.append(f"{what}: {problem}")
-        except InputError as problem:
+        except InputError as problem:  # no matplotlib, or a graph that is too large
             missing.append(f"{what}: {problem}")
     return missing
 

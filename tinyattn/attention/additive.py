@@ -2,13 +2,13 @@ r"""Additive attention: a small network scores each key against the query.
 
     e_ts = v_a^T tanh(W_q q_t + W_k k_s)        alpha_t = softmax_s(e_ts)        c_t = sum_s alpha_ts v_s
 
-Bahdanau, Cho and Bengio 2015, "Neural machine translation by jointly learning to align and translate"; eq. 8 of Hu 2018 with
-W_1 = [W_q W_k], split so that W_k k is computed once a sentence.
+Bahdanau, Cho and Bengio 2015, "Neural machine translation by jointly learning to align and translate"; eq. 8 of Hu
+2018 with W_1 = [W_q W_k], split so that W_k k is computed once a sentence.
 
 Cost: T S A tanh, which are never held in memory; (T Q + S K) A multiplications.
 
-Survey: eqs 1-2 ask with the decoder's present state and print no exponential; Bahdanau asks with the state before, and takes the
-softmax. So it is here.
+Survey: eqs 1-2 ask with the decoder's present state and print no exponential; Bahdanau asks with the state before, and
+takes the softmax. Here it is the softmax, and q is what the caller asks with.
 """
 import math
 

@@ -1,9 +1,9 @@
 r"""Additive attention with M outputs: one hidden layer, M scores for each key, so M weightings of the same values.
 
-    e_mts = (W_2^T tanh(W_q q_t + W_k k_s))_m        alpha_mt = softmax_s(e_mts)        c_tm = sum_s alpha_mts v_s
+    e_mts = (W_2 tanh(W_q q_t + W_k k_s))_m        alpha_mt = softmax_s(e_mts)        c_tm = sum_s alpha_mts v_s
 
-Hu 2018, Table 2, the additive line, with W_1 = [W_q W_k]. Lin et al. 2017, "A structured self-attentive sentence
-embedding", is the same without a query.
+Hu 2018, Table 2, the additive line, with W_1 = [W_q W_k]; W_2 (M, A) is its W_2^T. Lin et al. 2017, "A structured
+self-attentive sentence embedding", is the same without a query.
 
 Cost: T S A tanh, shared by all M, which are never held in memory; (T Q + S K + M T S) A multiplications.
 """

@@ -3,8 +3,9 @@ r"""Contextualised meta-embeddings: as `dme`, but which set of word vectors to t
     alpha_ij = softmax_i(a^T h_ij + b)        h_i = BiLSTM(w'_i1 .. w'_iT), of width 2 each way
     w'_ij = P_i w_ij + c_i        w_j = sum_i alpha_ij w'_ij
 
-Kiela, Wang and Cho 2018, section 3.3 (CDME); Hu 2018 section 4.1. One tiny BiLSTM reads the sentence in each source's vectors, with the
-same weights; its states are so narrow that they can say little else than whom to trust.
+Kiela, Wang and Cho 2018, "Dynamic meta-embeddings for improved sentence representations" (CDME); Hu 2018 section 4.1.
+One tiny BiLSTM reads the sentence in each source's vectors, with the same weights; its states are so narrow that they
+can say little else than whom to trust.
 
 Cost: that of `dme`, and S tiny BiLSTMs over T words.
 
@@ -28,7 +29,7 @@ def cdme(x, p, c, w_ih, w_hh, bias, a, b, lengths=None, present=None, return_wei
     """x: a list of S sources (B, T, D_i), with p[i] (D, D_i) and c[i] (D,); w_ih (R, G, D), w_hh (R, G, N), bias (R, G) the BiLSTM, R = 2
     directions (forward, backward), G = 4 N; a (J,) with J = 2 N, b (); lengths (B,); present (B, T, S) bool. To (B, T, D). ShapeError."""
     w = project("cdme", x, p, c)                                           # (B, T, S, D)
-    lengths = lengths if lengths is None or isinstance(lengths, Tensor) else Tensor(lengths)
+    lengths = lengths if lengths is None or isinstance(lengths, Tensor) else Tensor(lengths, device=w.device)
     expect("cdme", **{"P x + c": (w, "BTSD")}, w_ih=(w_ih, "2GD"), w_hh=(w_hh, "2GN"), bias=(bias, "2G"), a=(a, "J"), b=(b, ""),
            **({} if lengths is None else {"lengths": (lengths, "B")}))
     h = _both_ways(w, w_ih, w_hh, bias, lengths)                           # (B, T, S, 2N)
@@ -42,13 +43,14 @@ def _both_ways(w, w_ih, w_hh, bias, lengths):
     """The BiLSTM over the words, each source a sequence of its own: (B, T, S, D) to (B, T, S, 2N)."""
     (B, T, S, D), N = w.shape, w_hh.shape[-1]
     rows = w.permute(0, 2, 1, 3).reshape(B * S, T, D)
-    lengths = None if lengths is None else Tensor(np.repeat(lengths.numpy(), S))
-    start = zeros(B * S, N, dtype=w.dtype)
+    lengths = None if lengths is None else Tensor(np.repeat(lengths.numpy(), S), device=w.device)
+    start = zeros(B * S, N, dtype=w.dtype, device=w.device)
     ways = [LSTMScan(reverse=bool(r))(linear(rows, w_ih[r], bias[r]), start, start, w_hh[r], None, lengths)[0] for r in range(2)]
     return concat(ways, -1).reshape(B, S, T, 2 * N).permute(0, 2, 1, 3)
 
 
 def reference(x, p, c, w_ih, w_hh, bias, a, b, lengths, present):
+    """One sentence, one source, one unit at a time."""
     (B, T), S, D, N = x[0].shape[:2], len(x), len(c[0]), w_hh.shape[-1]
     sigmoid = lambda z: 1 / (1 + math.exp(-z))  # noqa: E731
     out = np.zeros((B, T, D))

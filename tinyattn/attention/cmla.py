@@ -12,9 +12,9 @@ Wang, Pan, Dahlmeier and Xiao 2017, "Coupled multi-layer attentions for co-extra
 
 Cost: a layer takes 4 K D (D + T) multiplications for the scores, and two GRUs of 24 K^2 a word.
 
-Survey: eq. 10 is the score vector b_i alone, with tanh and without D, and is taken for the attention. The paper goes on
-as above; its released code feeds b_i to the GRU without the tanh (`tanh=False`), has no biases, a learned r_0, and two
-layers, and so it is here. Toys drop the crossed terms (the two sides are then two models), or share one tensor between
+Survey: eq. 10 is the score vector b_i alone, with tanh and without D, and there it stops. The paper goes on as above;
+its released code feeds b_i to the GRU without the tanh (`tanh=False`), has no biases, a learned r_0, and two layers,
+and so it is here. Toys drop the crossed terms (the two sides are then two models), or share one tensor between
 them.
 """
 import numpy as np
@@ -43,8 +43,8 @@ def cmla(x, own, crossed, u, m, v, r0, w_ih, w_hh, mask=None, layers=2, tanh=Tru
     (B, T, _), C, G = x.shape, v.shape[1], w_ih.shape[1]
     if 2 * own.shape[1] != C or 3 * C != G:
         raise ShapeError(f"cmla: expected C = 2 K and w_ih, w_hh (2, 3C, C), got K = {own.shape[1]}, w_ih {w_ih.shape}")
-    if layers < 1:
-        raise ValueError(f"cmla: expected at least one layer, got layers = {layers}")
+    if not isinstance(layers, (int, np.integer)) or layers < 1:
+        raise ValueError(f"cmla: expected at least one layer, got layers = {layers!r}")
     mask = masks.fit("cmla", mask, B, 1, T)
     lengths = None if mask is None else lengths_of("cmla", mask, B, 1, T)
     u, total, weights = u.expand(B, 2, u.shape[1]), 0.0, []

@@ -27,8 +27,12 @@ import inspect
 import pkgutil
 import re
 import sys
+import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from ..autograd import scope, tap
 from ..errors import InputError
@@ -98,6 +102,19 @@ class Variant:
         return getattr(self.module, f"{name}_{self.name}", None) or getattr(self.module, name, None)
 
     @property
+    def of_the_package(self):
+        return self.function.__module__.startswith("tinyattn.")
+
+    @property
+    def is_score(self):
+        """Is it a score function: are its parts `scores` and `prepare` there, and do they take just its parameters?"""
+        scores, prepare = self.part("scores"), self.part("prepare")
+        if scores is None:
+            return False
+        wanted = [*inspect.signature(scores).parameters][2:] + ([*inspect.signature(prepare).parameters][1:] if prepare else [])
+        return set(wanted) == set(self.params)
+
+    @property
     def arguments(self):
         """The names of the function's arguments."""
         return tuple(inspect.signature(self.function).parameters)
@@ -131,9 +148,10 @@ def variant(family="", *, params=None, null=(), paper="", score="", sums=1.0, ke
         names = inspect.signature(function).parameters
         own = tuple(n for n in ("k", "v", "x") if n in names) if keys is None else tuple(keys)
         entry = Variant(function.__name__, function, dict(params or {}), tuple(null), paper, score, sums, own, causal, family, empty)
-        if function.__module__.startswith("tinyattn.") and entry.name in _table:
-            raise ValueError(f"variant: there are two mechanisms named {entry.name!r}")
-        _table[entry.name] = entry
+        if entry.of_the_package:  # a user's own is found by its file, and may have any name
+            if entry.name in _table:
+                raise ValueError(f"variant: there are two mechanisms named {entry.name!r}")
+            _table[entry.name] = entry
         return entry
     return register
 
@@ -143,7 +161,7 @@ def table():
     here = importlib.import_module("tinyattn.attention")
     for found in pkgutil.iter_modules(here.__path__):
         importlib.import_module(f"tinyattn.attention.{found.name}")
-    return {name: v for name, v in sorted(_table.items()) if v.function.__module__.startswith("tinyattn.")}
+    return dict(sorted(_table.items()))
 
 
 def by_family():
@@ -157,13 +175,15 @@ def find(name):
     """The mechanism called `name`, or `path/to/file.py:name` for one of the user's own. InputError if there is none."""
     if isinstance(name, Variant):
         return name
+    if not isinstance(name, str):
+        raise InputError(f"attention: expected the name of a mechanism, or FILE.py:NAME, got {name!r}")
     if ".py" in name:
         path, _, function = name.rpartition(":") if ".py:" in name else (name, "", "")
         return _from_file(Path(path), function)
     here = importlib.import_module("tinyattn.attention")
     if name not in _table and name.isidentifier() and importlib.util.find_spec(f"{here.__name__}.{name}"):
         importlib.import_module(f"{here.__name__}.{name}")  # one file, not all: a decoder asks for one mechanism
-    if name in _table and _table[name].function.__module__.startswith("tinyattn."):
+    if name in _table:
         return _table[name]
     known = table()
     if name not in known:
@@ -180,13 +200,46 @@ def _from_file(path, function):
     sys.modules[key] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file raises is the user's to see, as one line
-        raise InputError(f"attention: {path} cannot be run: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:  # whatever a user's file raises is the user's to see, as one line
+        raise InputError(f"attention: {path} cannot be run: {_said(error, path)}") from error
     found = {v.name: v for v in vars(module).values() if isinstance(v, Variant) and v.function.__module__ == key}
     if not found or (function and function not in found):
         raise InputError(f"attention: {path} defines {', '.join(found) or 'no mechanism'}; expected a function "
                          f"{function or 'NAME'} under @variant(...)")
     return found[function] if function else next(iter(found.values()))
+
+
+def _said(error, path):
+    """"line 3: ValueError: what it says" of an exception that came through the file `path`."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == Path(path)]
+    return (f"line {lines[-1]}: " if lines else "") + f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def blame(entry):
+    """What goes wrong inside, while a mechanism from a user's own file runs, becomes one line that names the file: InputError."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        if entry.of_the_package:
+            raise
+        path = inspect.getsourcefile(entry.function)
+        raise InputError(f"attention {entry.name}: {path} fails: {_said(error, path)}") from error
+
+
+def example_of(entry, seed=0):
+    """The example of a mechanism: a dictionary of arrays and settings. InputError where it is missing or is no such thing."""
+    example = entry.part("example")
+    if example is None:
+        raise InputError(f"{entry.name}: expected `example(rng)` beside the mechanism, inputs to run it on; found none")
+    with blame(entry):
+        arrays = example(np.random.default_rng(seed))
+    if not isinstance(arrays, dict) or not all(isinstance(name, str) for name in arrays):
+        raise InputError(f"{entry.name}: expected `example(rng)` to give a dictionary {{name of an argument: array}}, got "
+                         f"{type(arrays).__name__}")
+    return arrays
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -200,28 +253,45 @@ def score_function(score):
     if callable(score) and not isinstance(score, Variant):
         return score
     entry = find(score)
-    return lambda q, k, **parameters: _score(entry, q, k, parameters)
+    return lambda q, k, **parameters: _asker(entry, k, parameters)(q)
 
 
 def scores_of(score, q, k, parameters):
     """e (B, T, S), the scores of queries q (B, T, Q) against keys k (B, S, K) under the score named `score`."""
-    return score_function(score)(q, k, **parameters)
+    return asker(score, k, parameters)(q)
 
 
-def _score(entry, q, k, parameters):
+def asker(score, k, parameters):
+    """The function from queries q (B, T, Q) to their scores (B, T, S) against these keys: what depends on the keys alone is computed
+    once, here, and not at every step of a decoder."""
+    if callable(score) and not isinstance(score, Variant):
+        return lambda q: score(q, k, **parameters)
+    return _asker(find(score), k, parameters)
+
+
+def _asker(entry, k, parameters):
     scores, prepare = entry.part("scores"), entry.part("prepare")
-    if scores is None:
-        known = ", ".join(n for n, v in table().items() if v.part("scores"))
+    if not entry.is_score:
+        known = ", ".join(n for n, v in table().items() if v.is_score)
         raise InputError(f"score: {entry.name} is no score function; expected one of {known}, or FILE.py:NAME with a part "
                          "scores(q, k, ...)")
     if set(parameters) != set(entry.params):
         raise InputError(f"score {entry.name}: expected the parameters {', '.join(entry.params) or 'none'}, got "
                          f"{', '.join(parameters) or 'none'}")
-    for what, x in {"q": q, "k": k, **parameters}.items():
+    _tensors(entry, {"k": k, **parameters})
+    prepared = k if prepare is None else prepare(k, **_wanted(prepare, parameters))
+    wanted = _wanted(scores, parameters)
+
+    def ask(q):
+        _tensors(entry, {"q": q})
+        return scores(q, prepared, **wanted)
+    return ask
+
+
+def _tensors(entry, given):
+    for what, x in given.items():
         if not isinstance(x, (Tensor, NUMBERS)):
             raise TypeError(f"score {entry.name}: expected a Tensor for {what}, got {type(x).__name__}")
-    prepared = k if prepare is None else prepare(k, **_wanted(prepare, parameters))
-    return scores(q, prepared, **_wanted(scores, parameters))
 
 
 def _wanted(function, parameters):
@@ -240,7 +310,7 @@ def weights_of(scores, mask=None, normalise="softmax"):
     gets 0 throughout. normalise is a name of `normalise.py`. Taps "scores", "mask" and "weights".
     ShapeError or TypeError for a mask that does not fit, which begins with the mechanism's name.
     """
-    mask = fitted(mask, scores.shape)
+    mask = fitted(mask, scores.shape, normalise if isinstance(normalise, str) else "attention")
     weights = normaliser(normalise)(scores, mask)
     tap("scores", scores)
     if mask is not None:
@@ -249,9 +319,9 @@ def weights_of(scores, mask=None, normalise="softmax"):
     return weights
 
 
-def fitted(mask, shape):
+def fitted(mask, shape, name="attention"):
     """A mask (array or Tensor) as a Tensor, checked against scores of `shape` (..., T, S): bools, S on the last axis, the axes
-    before broadcast. None stays None."""
+    before broadcast. None stays None. Errors begin with the mechanism that runs, or with `name` outside of any."""
     if mask is None:
         return None
     mask = mask if isinstance(mask, Tensor) else Tensor(mask)
@@ -259,7 +329,7 @@ def fitted(mask, shape):
     if mask.dtype.kind == "b" and 1 <= mask.ndim <= len(shape) and mask.shape[-1] == shape[-1] and all(
             n in (1, m) for n, m in aligned):
         return mask
-    name = state.scope or "attention"
+    name = state.scope or name
     if mask.dtype.kind != "b":
         raise TypeError(f"{name}: expected a mask of bools, True = may be attended to, got {mask.dtype}")
     letters = "(B, T, S)" if len(shape) == 3 else "(..., T, S)"

@@ -13,8 +13,7 @@ Kim, Denton, Hoang and Rush 2017, "Structured attention networks", syntactic att
 Cost: T^2 A tanh for the scores, about T^3 multiplications for the trees.
 
 Survey: eq. 32 is the general c = E[f(V, z)]. The layer must know nothing of syntax: it is trained by what the sentence
-is used for. Whoever takes the head with the largest p instead (the paper's "hard parent" comes close on their task) has
-no gradient to train it.
+is used for. Whoever takes the head with the largest p instead has no gradient to train it.
 """
 import itertools
 import math

@@ -1,13 +1,13 @@
 r"""DiSAN's block: feature-wise self-attention that looks in one direction, and a gate between a token and what it saw.
 
-    h_i = elu(W_h x_i + b_h)        s = token2token(h), under a mask        F_i = sigmoid(W_f1 h_i + W_f2 s_i + b_f)
-    u_i = F_i o h_i + (1 - F_i) o s_i
+    u_i = F_i * h_i + (1 - F_i) * s_i, F_i = sigmoid(W_f1 h_i + W_f2 s_i + b_f)
+    h_i = elu(W_h x_i + b_h)        s = token2token(h), under a mask
 
 The mask is the order: "forward" lets token i see j < i, "backward" j > i, "diagonal" every j but i. A token never sees
 itself: the gate adds it. The first token of a forward block (the last of a backward one) sees nothing, s = 0, and the
 gate alone decides.
 
-Shen et al. 2018, "DiSAN: Directional self-attention network for RNN/CNN-free language understanding"; Hu 2018 eqs.
+Shen et al. 2018, "DiSAN: Directional self-attention network for RNN/CNN-free language understanding"; Hu 2018 eqs
 24-25.
 
 Cost: T^2 U tanh and exponentials (see token2token), T U (D + 4 U) multiplications.
@@ -32,7 +32,7 @@ DIRECTIONS = ("forward", "backward", "diagonal")
 
 
 @variant("multi-dimensional", params={"w_h": "UD", "b_h": "U", "w1": "UU", "w2": "UU", "b": "U", "w_f1": "UU", "w_f2": "UU", "b_f": "U"},
-         paper="Shen et al. 2018; Hu 2018 eqs. 24-25", sums=(0.0, 1.0), causal=True, empty=False)
+         paper="Shen et al. 2018; Hu 2018 eqs 24-25", sums=(0.0, 1.0), causal=True, empty=False)
 def disan(x, w_h, b_h, w1, w2, b, w_f1, w_f2, b_f, mask=None, direction="forward", c=5.0, return_weights=False):
     """x (B, T, D) to (B, T, U). w_h (U, D); w1, w2, w_f1, w_f2 (U, U); b_h, b, b_f (U,). The weights are (B, U, T, T).
 
@@ -43,7 +43,7 @@ def disan(x, w_h, b_h, w1, w2, b, w_f1, w_f2, b_f, mask=None, direction="forward
         raise InputError(f"disan: expected direction {', '.join(DIRECTIONS)}, got {direction!r}")
     expect("disan", x=(x, "BTD"), w_h=(w_h, "UD"), b_h=(b_h, "U"), w1=(w1, "UU"), w2=(w2, "UU"), b=(b, "U"),
            w_f1=(w_f1, "UU"), w_f2=(w_f2, "UU"), b_f=(b_f, "U"))
-    seen = masks.both(getattr(masks, direction)(x.shape[1]), masks.fit("disan", mask, len(x), x.shape[1], x.shape[1]))
+    seen = masks.both(getattr(masks, direction)(x.shape[1], device=x.device), masks.fit("disan", mask, len(x), x.shape[1], x.shape[1]))
     h = elu(linear(x, w_h, b_h))                                           # (B, T, U)
     s = token2token(h, w1, w2, b, seen, c, return_weights)                 # (B, T, U)
     s, weights = s if return_weights else (s, None)

@@ -10,7 +10,10 @@ it back.
 Cost: T^2 (A + E) multiplications, half of them for nothing; the table of distances, T x T, is shared by all heads and
 sentences.
 
-The first word of "forward" and the last of "backward" see nothing, and get 0. A widely copied port divides by the root
+Survey: eqs 24-25 print such a strict mask (j < i only) for the language model, whose first word then sees nothing: a row of -inf, and
+nan from its softmax. Here the first word of "forward" and the last of "backward" get 0.
+
+A widely copied port divides by the root
 of the model's width; it is the root of d, the width of a head.
 """
 import math
@@ -41,7 +44,7 @@ def distance(x, w_q, w_k, w_v, w_o, a=1.5, mask=None, return_weights=False, head
     q, k, v, mask = project("distance", x, w_q, w_k, w_v, heads, mask=mask)
     T = x.shape[1]
     bias = Tensor(-np.abs(masks.ahead(T)), dtype=x.dtype, device=x.device) * a  # (T, T)
-    seen = masks.both(mask, None if direction is None else DIRECTIONS[direction](T))
+    seen = masks.both(mask, None if direction is None else DIRECTIONS[direction](T, device=x.device))
     context, weights = attend(q, k, v, seen, False, bias, return_weights)
     return output("distance", context, weights, w_o)
 

@@ -2,15 +2,16 @@ r"""Dynamic meta-embeddings: attention over several sets of word vectors chooses
 
     alpha_ij = softmax_i(a^T w'_ij + b)        w'_ij = P_i w_ij + c_i        w_j = sum_i alpha_ij w'_ij
 
-Kiela, Wang and Cho 2018, "Dynamic meta-embeddings for improved sentence representations", section 3.2 (DME); Hu 2018 eqs 33-34. i is the
-source (fastText, GloVe, image vectors, ...), each with its own width D_i and projection; j is the word.
+Kiela, Wang and Cho 2018, "Dynamic meta-embeddings for improved sentence representations" (DME); Hu 2018 eqs 33-34. i is
+the source (fastText, GloVe, image vectors, ...), each with its own width D_i and projection; j is the word.
 
 Cost: one projection a source; T scores a source.
 
-Survey: eq. 33 leaves the projection out, without which sources of different widths cannot be added up. The softmax is over the sources of
-one word, never over the words. The released code means to put zeros where a source lacks a word, but does not; `present` says which
-sources have it, and those alone are weighed. b is added to all sources alike and cancels in the softmax (`normalise="sigmoid"`, a gate
-a source, needs it).
+Survey: eq. 33 leaves the projection out, without which sources of different widths cannot be added up.
+
+The softmax is over the sources of one word, never over the words. The released code means to put zeros where a source
+lacks a word, but does not; `present` says which sources have it, and those alone are weighed. b is added to all sources
+alike and cancels in the softmax (`normalise="sigmoid"`, a gate a source, needs it).
 """
 import math
 
@@ -49,6 +50,7 @@ def dme(x, p, c, a, b, present=None, normalise="softmax", return_weights=False):
 
 
 def reference(x, p, c, a, b, present):
+    """One word, one source, one number at a time."""
     B, T, D = *x[0].shape[:2], len(a)
     out = np.zeros((B, T, D))
     for n in range(B):

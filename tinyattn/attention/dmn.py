@@ -13,8 +13,8 @@ Cost: a hop takes S A (7 D + 2) multiplications for the gates, 6 D D a fact for 
 for one another.
 
 Survey: describes the four modules in words. The gate is its eq. 9, the score with the outer sigmoid, but **not**
-normalised over the facts: several may be open at once, or none. (Its GRU in eqs 35-36 is the other one: there z lets
-the new in. update="write".)
+normalised over the facts: several may be open at once, or none. (Its GRU in eqs 35-36 is the other one, whose gate
+lets the new in: update="write".)
 
 What toys get wrong: a softmax over g; nan as the gradient of |c - q| at c = q, which is 0 here; and reporting the
 93.6% of the paper's bAbI runs, whose gates were taught which facts count (`return_weights=True` gives g for such a
@@ -28,10 +28,11 @@ from ..autograd import scope
 from ..functional import concat, linear, zeros_like
 from ..ops.attention_gru import AttentionGRUScan
 from ..ops.gru import GRUScan
+from . import mask as masks
 from .core import variant
 from .memory import tap_hops
 from .normalise import sigmoid
-from .shapes import expect
+from .shapes import expect, whole
 
 PARAMS = {"w1": "AZ", "b1": "A", "w2": "A", "b2": "", "w": "DD", "e_ih": "GD", "e_hh": "GD", "e_b": "G", "m_ih": "GD",
           "m_hh": "GD", "m_b": "G"}
@@ -54,13 +55,15 @@ def dmn(facts, question, w1, b1, w2, b2, w, e_ih, e_hh, e_b, m_ih, m_hh, m_b, ho
 
     ShapeError for shapes that do not fit; ValueError for hops below 1.
     """
-    D = facts.shape[-1] if facts.ndim else 0
     expect("dmn", facts=(facts, "BSD"), question=(question, "BD"), w1=(w1, "AZ"), b1=(b1, "A"), w2=(w2, "A"),
            b2=(b2, ""), w=(w, "DD"), e_ih=(e_ih, "GD"), e_hh=(e_hh, "GD"), e_b=(e_b, "G"), m_ih=(m_ih, "GD"),
            m_hh=(m_hh, "GD"), m_b=(m_b, "G"))
-    if hops < 1 or w1.shape[1] != 7 * D + 2 or e_b.shape[0] != 3 * D:
-        raise ValueError(f"dmn: expected hops of at least 1, w1 (A, 7 D + 2) and e_b (3 D,) with D = {D}, got hops = "
-                         f"{hops}, w1 {w1.shape} and e_b {e_b.shape}")
+    whole("dmn", 1, hops=hops)
+    B, S, D = facts.shape
+    mask = masks.fit("dmn", mask, B, 1, S)
+    if w1.shape[1] != 7 * D + 2 or e_b.shape[0] != 3 * D:
+        raise ValueError(f"dmn: expected w1 (A, 7 D + 2) and e_b (3 D,) with D = {D}, got w1 {w1.shape} and e_b "
+                         f"{e_b.shape}")
     m, nothing = question, zeros_like(question)
     x, scores, gates = linear(facts, e_ih, e_b), [], []                    # (B, S, 3D)
     for hop in range(hops):

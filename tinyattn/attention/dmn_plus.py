@@ -18,7 +18,7 @@ multiplies the old state, so that g put in the place of z attends to all facts b
 stays.
 
 What toys get wrong: facts that are padding take part in the softmax (g is 0 for masked facts here); one W for all
-hops. Among the facts an empty sentence is no fact. The encoder that the paper gives f is part of a model, not of
+hops. The encoder that the paper gives f is part of a model, not of
 this: the words of a sentence weighed by their places and added up, then a GRU in both directions, **added**, so that
 each fact has heard its neighbours.
 """
@@ -29,6 +29,7 @@ import numpy as np
 from ..autograd import scope
 from ..functional import concat, linear, zeros_like
 from ..ops.attention_gru import AttentionGRUScan
+from . import mask as masks
 from .core import variant
 from .memory import tap_hops
 from .normalise import softmax
@@ -53,9 +54,10 @@ def dmn_plus(facts, question, w1, b1, w2, b2, a_ih, a_hh, a_b, w_m, b_m, reset="
 
     ShapeError for shapes that do not fit; ValueError for sizes that are not those of D, or no hop.
     """
-    D = facts.shape[-1] if facts.ndim else 0
     expect("dmn_plus", facts=(facts, "BSD"), question=(question, "BD"), w1=(w1, "AZ"), b1=(b1, "A"), w2=(w2, "A"),
            b2=(b2, ""), a_ih=(a_ih, "GD"), a_hh=(a_hh, "GD"), a_b=(a_b, "G"), w_m=(w_m, "LDY"), b_m=(b_m, "LD"))
+    B, S, D = facts.shape
+    mask = masks.fit("dmn_plus", mask, B, 1, S)
     if (w1.shape[1], a_b.shape[0], w_m.shape[2]) != (4 * D, 2 * D, 3 * D) or not len(w_m):
         raise ValueError(f"dmn_plus: expected w1 (A, 4 D), a_b (2 D,), w_m (L, D, 3 D) with D = {D} and L of at least "
                          f"1, got w1 {w1.shape}, a_b {a_b.shape} and w_m {w_m.shape}")

@@ -1,15 +1,17 @@
 r"""Gated attention: each word of a document reads the question in its own way, and is gated by what it found.
 
-    alpha_i = softmax_j(q_j^T d_i)        q~_i = sum_j alpha_ij q_j        x_i = d_i * q~_i
+    x_i = d_i * q~_i, q~_i = sum_j alpha_ij q_j        alpha_i = softmax_j(q_j^T d_i)
 
-Dhingra et al. 2017, "Gated-attention readers for text comprehension", section 3.1; Hu 2018 eqs 38-41. `gate` names the three
-ways they compare: "multiply" (x = d * q~, the best: 68.0 on Who-did-what), "sum" (d + q~, 64.5), "concat" ([d ; q~], 63.7).
+Dhingra et al. 2017, "Gated-attention readers for text comprehension", section 3.1; Hu 2018 eqs 38-41. `gate` names the
+three ways that they compare: "multiply" (x = d * q~, the best: 68.0% right on Who-did-What), "sum" (d + q~, 64.5),
+"concat" ([d ; q~], 63.7).
 
 Cost: T S D multiplications, twice.
 
-Survey: eq. 41 suggests that each layer's question encoder reads the states of the layer below. In the paper every layer reads the raw
-word vectors of the question, with its own bidirectional GRU: `D^k = GRU_D^k(x^{k-1}), Q^k = GRU_Q^k(Y)`. The document's
-go up; the last layer has no gate. The released code takes the softmax over padding too, then masks and divides: the same as here.
+Survey: eq. 41 suggests that each layer's question encoder reads the states of the layer below. In the paper every layer
+reads the raw word vectors Y of the question, with its own bidirectional GRU: D^k = GRU_D^k(x^{k-1}), Q^k = GRU_Q^k(Y).
+The document's states go up; the last layer has no gate. The released code takes the softmax over padding too, then
+masks and divides, which comes to the same.
 """
 import math
 
@@ -28,7 +30,7 @@ def gated_reader(q, k, gate="multiply", mask=None, return_weights=False):
     """q (B, T, D) states of the document, k (B, S, D) states of the question, mask over the question's words, to x (B, T, D),
     or (B, T, 2 D) for gate="concat". ShapeError; ValueError for another gate."""
     expect("gated_reader", q=(q, "BTD"), k=(k, "BSD"))
-    if gate not in GATES:
+    if not isinstance(gate, str) or gate not in GATES:
         raise ValueError(f"gated_reader: expected gate to be one of {', '.join(GATES)}, got {gate!r}")
     read, weights = weigh(q @ k.transpose(1, 2), k, mask, return_weights=True)  # (B, T, D), (B, T, S)
     x = GATES[gate](q, read)
@@ -46,13 +48,14 @@ def answer(document, cloze, candidates, count, mask=None):
     if candidates.shape != document.shape[:2] or (candidates.size and not -1 <= candidates.min() <= candidates.max() < count):
         raise ValueError(f"answer: expected candidates (B, T) = {document.shape[:2]} from -1 to {count - 1}, got {candidates.shape}")
     s = (document @ cloze.unsqueeze(-1)).transpose(1, 2).softmax(-1, mask)  # (B, 1, T)
-    here = Tensor((candidates[..., None] == np.arange(count)).astype(s.dtype))  # (B, T, C)
+    here = Tensor((candidates[..., None] == np.arange(count)).astype(s.dtype), device=s.device)  # (B, T, C)
     mass = (s @ here).squeeze(1)                                           # (B, C)
     total = mass.sum(-1, keepdims=True)
     return mass / total.where(total != 0, 1.0)
 
 
 def reference(q, k, gate, mask):
+    """For the gates "multiply" and "sum", one number at a time."""
     out = np.zeros(q.shape)
     for b in range(len(q)):
         for i in range(q.shape[1]):

@@ -1,12 +1,12 @@
 r"""Grouped-query attention: many heads ask, but groups of them share one set of keys and values.
 
     head_h = softmax(Q_h K_g^T / sqrt(d)) V_g        g = floor(h G / H)
-    y = W_o [head_1; ...; head_H] + b_o              G = H: multi-head, G = 1: multi-query attention
+    y = W_o [head_0; ...; head_{H-1}] + b_o              G = H: multi-head, G = 1: multi-query attention
 
 Ainslie et al. 2023, "GQA: training generalized multi-query transformer models from multi-head checkpoints". Not in Hu
 2018.
 
-Cost: T S multiplications as multi-head attention has; but a cache of keys and values is H / G times smaller, and
+Cost: as many multiplications as multi-head attention; but a cache of keys and values is H / G times smaller, and
 reading it is what bounds decoding. Keys and values are not repeated in memory: the heads of a group read the same ones.
 """
 import math

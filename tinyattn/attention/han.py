@@ -1,19 +1,17 @@
 r"""Hierarchical attention: words make sentences, sentences make a document, with an attention of its own at each level.
 
-    h_it = BiGRU(x_it)     u_it = tanh(W_w h_it + b_w)     alpha_it = softmax_t(u_w^T u_it)
-    s_i  = sum_t alpha_it h_it
-    h_i  = BiGRU(s_i)      u_i  = tanh(W_s h_i + b_s)      alpha_i  = softmax_i(u_s^T u_i)
-    v    = sum_i alpha_i h_i
+    s_i = sum_t softmax_t(u_w^T u_it) h_it        u_it = tanh(W_w h_it + b_w)        h_it = BiGRU(x_it)
+    v   = sum_i softmax_i(u_s^T u_i) h_i          u_i  = tanh(W_s h_i + b_s)         h_i  = BiGRU(s_i)
 
-u_w and u_s are learned: "what is the informative word?" The GRUs are the paper's, n = tanh(W x + r o (U h) + b), h' =
-(1 - z) h + z n.
+u_w and u_s are learned: "what is the informative word?" The GRUs are the paper's, n = tanh(W x + r * (U h) + b), h' =
+(1 - z) * h + z * n.
 
-Yang et al. 2016, "Hierarchical attention networks for document classification"; Hu 2018 eqs. 12-15.
+Yang et al. 2016, "Hierarchical attention networks for document classification"; Hu 2018 eqs 12-15.
 
 Cost: two directions of a GRU over N T words (6 U (D + U) multiplications each), two over N sentences, and the hidden
 layers, 2 A U a word.
 
-Survey: eqs. 13 and 15 leave out the hidden layer and score the state itself, softmax(u_w^T h_it). That is
+Survey: eqs 13 and 15 leave out the hidden layer and score the state itself, softmax(u_w^T h_it). That is
 `hidden=False`; u_w and u_s are then as wide as the states, and w_w, b_w, w_s, b_s are not looked at (None will do).
 
 u_w = 0 makes all weights of a sentence the same, plain averaging (the paper's HN-AVE), so start from anything else.
@@ -35,7 +33,7 @@ from .shapes import expect
 
 @variant("hierarchical", params={"word_ih": "PGD", "word_hh": "PGU", "word_b": "PG", "w_w": "AF", "b_w": "A", "u_w": "A",
                  "sent_ih": "PMF", "sent_hh": "PMZ", "sent_b": "PM", "w_s": "CL", "b_s": "C", "u_s": "C"},
-         paper="Yang et al. 2016; Hu 2018 eqs. 12-15", sums=(0.0, 1.0))
+         paper="Yang et al. 2016; Hu 2018 eqs 12-15", sums=(0.0, 1.0))
 def han(x, word_ih, word_hh, word_b, w_w, b_w, u_w, sent_ih, sent_hh, sent_b, w_s, b_s, u_s, word_mask=None,
         hidden=True, return_weights=False):
     """x (B, N, T, D), N sentences of T word vectors, to (B, 2Z). word_mask (B, N, T), bool, True at a word.

@@ -1,15 +1,17 @@
 r"""Hard attention: one key is drawn by its weight, and only its value is read. The draw is learnt by REINFORCE.
 
-    alpha_t = softmax_s(e_ts)        s_t ~ alpha_t        c_t = v_{s_t}
+    s_t ~ alpha_t = softmax_s(e_ts), and c_t = v_{s_t}
     surrogate = sum_t (R_t - baseline) log alpha_t(s_t)        its gradient is, in the mean, that of E[R]
 
-Xu et al. 2015, "Show, attend and tell", section 4.1; Williams 1992 for the estimator. R is a reward (a constant for the gradient), such
-as the log-likelihood of the answer; a baseline that does not depend on s_t changes the spread, not the mean.
+Xu et al. 2015, "Show, attend and tell: neural image caption generation with visual attention", section 4.1; Williams
+1992 for the estimator. R is a reward (a constant for the gradient), such as the log-likelihood of the answer; a
+baseline that does not depend on s_t changes the spread, not the mean.
 
 Cost: that of the score; one value is read a query, where soft attention reads S.
 
-c itself sends a gradient to the value that was read, none to the scores: those learn through the surrogate alone. As the weights of one
-query are a distribution over S places, the mean can be checked by going through all of them (the tests do).
+c itself sends a gradient to the value that was read, none to the scores: those learn through the surrogate alone. As
+the weights of one query are a distribution over S places, the mean can be checked by going through all of them (the
+tests do).
 """
 import math
 
@@ -50,7 +52,7 @@ def hard(q, k, v, seed, score="general", mask=None, return_weights=False, **a):
     place = draw(weights.numpy(), seed)                                    # (B, T)
     b, t = np.arange(B)[:, None], np.arange(T)
     alpha = weights[b, t, place]                                           # (B, T)
-    alive = Tensor(weights.numpy().sum(-1) > 0)
+    alive = Tensor(weights.numpy().sum(-1) > 0, device=weights.device)
     c = where(alive.unsqueeze(-1), v[b, place], 0.0)                       # (B, T, E)
     log_alpha = where(alive, alpha, 1.0).log()
     return (c, log_alpha, weights) if return_weights else (c, log_alpha)
@@ -63,7 +65,7 @@ def reference(q, k, v, seed, w, mask=None):
     uniform = np.random.default_rng(seed).random((B, T))
     for b in range(B):
         for t in range(T):
-            places = [s for s in range(S) if mask[b, 0, s]]
+            places = [s for s in range(S) if mask is None or mask[b, 0, s]]
             e = {s: math.exp(sum(q[b, t, i] * w[i, j] * k[b, s, j] for i in range(Q) for j in range(k.shape[2]))) for s in places}
             below = 0.0
             for s in places:

@@ -3,11 +3,13 @@ r"""Input feeding: what was looked at in the last step is told to the next one, 
     h_t  = LSTM([y_t ; h~_{t-1}], h_{t-1})        h~_0 = 0
     c_t  = global attention of h_t over the source        h~_t = tanh(W_c [c_t ; h_t])
 
-Luong, Pham and Manning 2015, section 3.3. The decoder is one LSTM layer here (theirs has four); its gates are in the order i, f, g, o.
+Luong, Pham and Manning 2015, "Effective approaches to attention-based neural machine translation", section 3.3. The
+decoder is one LSTM layer here (theirs has four); its gates are in the order i, f, g, o.
 
 Cost: T scores against S keys, one step after the other: no step can begin before the one before has looked.
 
-Survey: eq. 5, s_{j+1} = f(s_j, y_j), has neither the context nor h~ in the next state; see `encoder_decoder`, where it is a switch.
+Survey: eq. 5, s_{j+1} = f(s_j, y_j), has neither the context nor h~ in the next state; see `encoder_decoder`, where it
+is a switch.
 """
 import math
 
@@ -16,8 +18,9 @@ import numpy as np
 from ..autograd import scope
 from ..functional import concat, linear, stack, zeros
 from ..ops.lstm import LSTMScan
-from .core import scores_of, variant, weigh
+from .core import asker, variant, weigh
 from .luong_global import attentional
+from .shapes import expect
 
 
 @variant("basic", params={"w_ih": "GI", "w_hh": "GN", "b": "G", "w_c": "NJ"}, score="general", keys=("k",), empty=False,
@@ -26,19 +29,23 @@ def input_feeding(y, k, h, c, w_ih, w_hh, b, w_c, score="general", mask=None, re
     """y (B, T, M) the words' vectors, k (B, S, K) the source's states, h and c (B, N) the first state of the LSTM to h~ (B, T, N).
 
     w_ih (G, I) with G = 4 N and I = M + N, w_hh (G, N), b (G,), w_c (N, J) with J = K + N; `a` are the parameters of the score,
-    whose queries are the states h_t.
+    whose queries are the states h_t. ShapeError for shapes that do not fit.
     """
-    fed, outs, seen = zeros(*h.shape, dtype=h.dtype), [], []
+    expect("input_feeding", y=(y, "BTM"), k=(k, "BSK"), h=(h, "BN"), c=(c, "BN"), w_ih=(w_ih, "GI"), w_hh=(w_hh, "GN"), b=(b, "G"),
+           w_c=(w_c, "NJ"))
+    fed, outs, like = zeros(*h.shape, dtype=h.dtype, device=h.device), [], {"dtype": k.dtype, "device": k.device}
+    seen = [zeros(len(k), 0, k.shape[1], **like)]                          # (B, 0, S)
+    ask = asker(score, k, a)                                               # what depends on k alone, once a sentence
     for t in range(y.shape[1]):
         with scope(f"step {t}"):
             x = linear(concat([y[:, t], fed], -1), w_ih, b).unsqueeze(1)   # (B, 1, 4N)
             _, h, c = LSTMScan()(x, h, c, w_hh, None, None)
             q = h.unsqueeze(1)                                             # (B, 1, N)
-            context, weights = weigh(scores_of(score, q, k, a), k, mask, return_weights=True)
+            context, weights = weigh(ask(q), k, mask, return_weights=True)
             fed = attentional(context, q, w_c).squeeze(1)                  # (B, N)
         outs.append(fed)
         seen.append(weights)
-    out = stack(outs, 1)                                                   # (B, T, N)
+    out = stack(outs, 1) if outs else zeros(len(k), 0, h.shape[1], **like)  # (B, T, N)
     return (out, concat(seen, 1)) if return_weights else out
 
 

@@ -1,6 +1,6 @@
 r"""Key-value memory network: each memory is found by its key, and what is read is its value.
 
-    q_1 = A x      p_i = softmax_i(q_j^T A k_i)      o = sum_i p_i A v_i      q_{j+1} = R_j (q_j + o)
+    p_i = softmax_i(q_j^T A k_i)      o = sum_i p_i A v_i      q_{j+1} = R_j (q_j + o),  q_1 = A x
 
     A x is the sum of the vectors, in one table, of the words of x; A k_i and A v_i likewise
 
@@ -9,9 +9,9 @@ Miller et al. 2016, "Key-value memory networks for directly reading documents"; 
 Cost: a hop takes 2 S D multiplications and D D for R; before it all words of all keys and values are added up once.
 
 Survey: says that keys are windows around an entity and values the entities, and leaves out R and the shared table.
-Question, keys, values and answers share **one** table A (as in the authors' code). R_j stands between two hops, not
-before the answer: the answer is argmax_y q_{H+1}^T A y with q_{H+1} = q_H + o, unless `last=True` asks for R_H there
-too.
+As in the authors' code, question, keys, values and answers share **one** table A, and R_j stands between two hops, not
+before the answer: the answer is argmax_y q_{H+1}^T A y with q_{H+1} = q_H + o. The paper's formula has R_H there too:
+`last=True`.
 
 What toys get wrong: a second table for the values; no R; and the softmax over all memories of the corpus, where
 `hashed` picks those that share a rare word with the question.
@@ -26,11 +26,12 @@ from ..autograd import scope
 from ..functional import concat, embedding, linear
 from ..ops.broadcast import ShapeError
 from ..tensor import Tensor
+from . import mask as masks
 from .core import variant
 from .memory import tap_hops
 from .normalise import softmax
 
-WINDOW, TITLE, NEAR = "__window_center__", "__movie__", "1:"  # as the authors' script has them
+WINDOW, TITLE, NEAR = "__WINDOW_CENTER__", "__MOVIE__", "1:"  # as the authors' script has them
 
 
 @variant("memory", params={"table": "VD", "r": "LDD"}, paper="Miller et al. 2016; Hu 2018 section 3.4", keys=("keys", "values"),
@@ -49,6 +50,7 @@ def key_value(question, keys, values, table, r, last=False, nil=0, mask=None, re
     question, keys, values = (_ids(ids) for ids in (question, keys, values))
     values = values[..., None] if values.ndim == 2 else values
     _check(question, keys, values, table, r, last)
+    mask = masks.fit("key_value", mask, len(keys), 1, keys.shape[1])
     q = _bag(table, question[:, None], nil)                                # (B, 1, D)
     k, v = _bag(table, keys, nil), _bag(table, values, nil)                # (B, S, D)
 
@@ -74,6 +76,9 @@ def _ids(ids):
 
 
 def _check(question, keys, values, table, r, last):
+    for what, x in (("table", table), ("r", r)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"key_value: expected a Tensor for {what}, got {type(x).__name__}")
     fits = (question.ndim == 2 and keys.ndim == 3 and values.ndim == 3 and keys.shape[:2] == values.shape[:2]
             and len(question) == len(keys) and table.ndim == 2 and tuple(r.shape[1:]) == (table.shape[1],) * 2)
     if not fits or any(ids.dtype.kind not in "iu" for ids in (question, keys, values)):

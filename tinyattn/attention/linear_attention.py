@@ -44,7 +44,7 @@ def running(q, k, v, start):
     q, k, v = (x.pad(((0, 0), (0, 0), (0, N * size - T), (0, 0))).reshape(B, H, N, size, x.shape[-1])
                for x in (q, k, v))
     sums = concat([start.unsqueeze(2), k.transpose() @ v], 2).cumsum(2)    # (B, H, N + 1, d, e), before each block
-    within = (q @ k.transpose()).where(masks.causal(size), 0.0)            # (B, H, N, size, size)
+    within = (q @ k.transpose()).where(masks.causal(size, device=q.device), 0.0)            # (B, H, N, size, size)
     y = q @ sums[:, :, :N] + within @ v
     return y.reshape(B, H, N * size, v.shape[-1])[:, :, :T], sums[:, :, N]
 
@@ -64,12 +64,12 @@ def linear_attention(x, w_q, w_k, w_v, w_o, mask=None, return_weights=False, hea
         raise ValueError("linear_attention: a cache holds two sums, not the words: expected a mask (B, 1, S) and no "
                          "weights asked for")
     if return_weights or per_query:
-        allowed = masks.both(mask, masks.causal(x.shape[1]) if causal else None)
+        allowed = masks.both(mask, masks.causal(x.shape[1], device=x.device) if causal else None)
         context, weights = weigh(q @ k.transpose(), v, allowed, True, raw)
         return output("linear_attention", context, weights if return_weights else None, w_o)
     if mask is not None:
         k = k.where(mask[..., mask.shape[-1] - x.shape[1]:].transpose(), 0.0)
-    sums = _sums(q, k, concat([v, ones(*v.shape[:3], 1, dtype=v.dtype)], -1), causal, cache)  # (B, H, T, e + 1)
+    sums = _sums(q, k, concat([v, ones(*v.shape[:3], 1, dtype=v.dtype, device=v.device)], -1), causal, cache)  # (B, H, T, e + 1)
     above, below = sums.split([v.shape[-1], 1], -1)
     if cache is None:
         _show(q, k, mask, causal)
@@ -82,7 +82,8 @@ def _sums(q, k, v, causal, cache):
         return q @ (k.transpose() @ v)
     B, H, T, d = q.shape
     shape = B, H, d, v.shape[-1]
-    y, end = running(q, k, v, zeros(*shape, dtype=v.dtype) if cache is None else cache.state(shape, v.dtype))
+    start = zeros(*shape, dtype=v.dtype, device=v.device) if cache is None else cache.state(shape, v.dtype)
+    y, end = running(q, k, v, start)
     if cache is not None:
         cache.replace(end, T)
     return y
@@ -91,7 +92,7 @@ def _sums(q, k, v, causal, cache):
 def _show(q, k, mask, causal):
     """Tap the weights that were never made, for pictures."""
     def seen():
-        return masks.both(mask, masks.causal(q.shape[2]) if causal else None)
+        return masks.both(mask, masks.causal(q.shape[2], device=q.device) if causal else None)
 
     tap("scores", lambda: q @ k.transpose())
     if mask is not None or causal:

@@ -3,30 +3,29 @@ r"""Local attention with monotonic alignment: only source words within D places 
     a_t(s) = softmax over p_t - D <= s <= p_t + D of score(h_t, hs_s)        p_t = min(t, last source word)
     c_t    = sum_s a_t(s) hs_s
 
-Luong, Pham and Manning 2015, section 3.2, "local-m" (D = 10 there); local attention of Hu 2018 section 3.5.
+Luong, Pham and Manning 2015, "Effective approaches to attention-based neural machine translation", section 3.2,
+"local-m" (D = 10 there); local attention of Hu 2018 section 3.5.
 
 Cost: as written here that of all scores, of which the window's 2 D + 1 a query count.
 
-Places outside the sentence are left out, not shifted inward, so a window at the border is smaller and its weights still sum to 1.
-The released code clamps p_t to the last source word, as here: a target longer than its source keeps looking at the end.
+Places outside the sentence are left out, not shifted inward, so a window at the border is smaller and its weights still
+sum to 1. The paper has p_t = t; the released code clamps it to the last source word, as here: a target longer than its
+source keeps looking at the end.
 """
 import math
 
 import numpy as np
 
 from ..tensor import Tensor
-from .core import scores_of, variant, weigh
+from .core import fitted, scores_of, variant, weigh
+from .shapes import expect
 
 
-def ends_of(name, mask, B, T, S):
+def ends_of(mask, B, T, S):
     """(B, T): the number of source words a query knows of, up to the last one that the mask allows."""
     if mask is None:
         return np.full((B, T), S)
-    try:
-        allowed = np.broadcast_to(mask.numpy(), (B, T, S))
-    except ValueError:
-        raise ValueError(f"{name}: expected a mask that broadcasts to (B, T, S) = {(B, T, S)}, got {mask.shape}") from None
-    return np.where(allowed, np.arange(1, S + 1), 0).max(-1, initial=0)
+    return np.where(np.broadcast_to(mask.numpy(), (B, T, S)), np.arange(1, S + 1), 0).max(-1, initial=0)
 
 
 def window(centre, width, S):
@@ -37,12 +36,14 @@ def window(centre, width, S):
 @variant("basic", score="general", paper="Luong et al. 2015, local-m; Hu 2018 section 3.5")
 def local_m(q, k, v, score="general", width=10, start=0, mask=None, return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, E). width: D; start: the place of the first query in its sentence;
-    `a` are the parameters of the score."""
-    if width < 0 or start < 0:
-        raise ValueError(f"local_m: expected width and start of at least 0, got {width} and {start}")
+    `a` are the parameters of the score. ShapeError; ValueError for another width or start."""
+    expect("local_m", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"))
+    if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in (width, start)):
+        raise ValueError(f"local_m: expected width and start of at least 0, whole numbers, got {width!r} and {start!r}")
     (B, T), S = q.shape[:2], k.shape[1]
-    place = np.minimum(start + np.arange(T), ends_of("local_m", mask, B, T, S) - 1)  # (B, T)
-    near = Tensor(window(place, width, S))                                 # (B, T, S)
+    mask = fitted(mask, (B, T, S))
+    place = np.minimum(start + np.arange(T), ends_of(mask, B, T, S) - 1)   # (B, T)
+    near = Tensor(window(place, width, S), device=q.device)                # (B, T, S)
     return weigh(scores_of(score, q, k, a), v, near if mask is None else near & mask, return_weights)
 
 

@@ -4,15 +4,18 @@ r"""Local attention with predicted alignment: a small network says where to look
     p_t    = S sigmoid(v_p^T tanh(W_p h_t))        window: floor(p_t) - D <= s <= floor(p_t) + D
     c_t    = sum_s a_t(s) hs_s
 
-Luong, Pham and Manning 2015, section 3.2, "local-p"; local attention of Hu 2018 section 3.5. S is the sentence's own length, counted
-from the mask; places count from 0.
+Luong, Pham and Manning 2015, "Effective approaches to attention-based neural machine translation", section 3.2,
+"local-p"; local attention of Hu 2018 section 3.5. S is the sentence's own length, counted from the mask; places count
+from 0.
 
 Cost: as `local_m`, and a network of A T (Q + 1) multiplications.
 
-Survey: tells of "a Gaussian around the pivot" without saying when it comes in. The authors' code settles it: the softmax is taken in
-the window first, and the weights are *not* divided by their sum again after the Gaussian, so that they sum to less than 1 (0.58 for
-equal scores, D = 10). `renormalise=True` divides. The window's border floor(p_t) is a constant for the gradient: W_p and v_p learn
-through the Gaussian alone. (The code takes p_t = (S - 1) sigmoid(...) where the last word is the end mark, which is never attended.)
+Survey: it tells of a Gaussian around the pivot, not of when that comes in. The authors' code settles it: the softmax is
+taken in the window first, and the weights are *not* divided by their sum again after the Gaussian, so that they sum to
+less than 1 (0.58 for equal scores, D = 10). `renormalise=True` divides.
+
+The window's middle floor(p_t) is a constant for the gradient: W_p and v_p learn through the Gaussian alone. (The code
+takes p_t = (S - 1) sigmoid(...) where the last word is the end mark, which is never attended.)
 """
 import math
 
@@ -20,20 +23,22 @@ import numpy as np
 
 from ..functional import linear
 from ..tensor import Tensor
-from .core import scores_of, variant, weigh
+from .core import fitted, scores_of, variant, weigh
 from .local_m import ends_of, window
+from .shapes import expect, whole
 
 
 @variant("basic", params={"w_p": "AQ", "v_p": "A"}, score="general", sums=(0, 1), paper="Luong et al. 2015, local-p; Hu 2018 section 3.5")
 def local_p(q, k, v, w_p, v_p, score="general", width=10, renormalise=False, mask=None, return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E), w_p (A, Q), v_p (A,) to (B, T, E). width: D, at least 1; `a` are the parameters of
-    the score."""
-    if width < 1:
-        raise ValueError(f"local_p: expected a width D of at least 1, got {width}")
+    the score. ShapeError; ValueError for another width."""
+    expect("local_p", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"), w_p=(w_p, "AQ"), v_p=(v_p, "A"))
+    whole("local_p", 1, **{"a width D": width})
     (B, T), S = q.shape[:2], k.shape[1]
-    lengths = ends_of("local_p", mask, B, T, S)                         # (B, T)
+    mask = fitted(mask, (B, T, S))
+    lengths = ends_of(mask, B, T, S)                                       # (B, T)
     p = (linear(q, w_p).tanh() @ v_p).sigmoid() * lengths.astype(q.dtype)  # (B, T)
-    near = Tensor(window(np.floor(p.numpy()), width, S))                   # (B, T, S)
+    near = Tensor(window(np.floor(p.numpy()), width, S), device=q.device)  # (B, T, S)
     distance = np.arange(S, dtype=q.dtype) - p.unsqueeze(-1)               # (B, T, S)
     gaussian = (-(distance ** 2) / (2 * (width / 2) ** 2)).exp()
 

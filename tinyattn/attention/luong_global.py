@@ -2,14 +2,17 @@ r"""Global attention: the present state of the decoder asks all source words, wi
 
     a_t(s) = softmax_s(score(h_t, hs_s))        c_t = sum_s a_t(s) hs_s        h~_t = tanh(W_c [c_t ; h_t])
 
-Luong, Pham and Manning 2015, "Effective approaches to attention-based neural machine translation", their section 3.1. The context c is
-the result here; `attentional` makes h~ of it, which predicts the word (and enters the next step in `input_feeding`).
+Luong, Pham and Manning 2015, "Effective approaches to attention-based neural machine translation", their section 3.1.
+The context c is the result here; `attentional` makes h~ of it, which predicts the word (and enters the next step in
+`input_feeding`).
 
 Cost: that of the score, and T S E multiplications.
 
-Survey: eq. 1 has this order (the state that predicts y_t asks), where Bahdanau asks with the state before. Luong's released code does
-not compute "concat" as the paper prints it: the source's block of W_a is the identity, v_a^T tanh(hs_s + W_a h_t).
-The alignment is read off differently: at the step whose input is y_{t-1}, content scores align y_{t-1}, `location` aligns y_t.
+Survey: eq. 1 has this order (the state that predicts y_t asks), where Bahdanau asks with the state before.
+
+Luong's released code does not compute "concat" as the paper prints it: the source's block of W_a is the identity, v_a^T
+tanh(hs_s + W_a h_t). The alignment is read off differently: at the step whose input is y_{t-1}, content scores align
+y_{t-1}, `location` aligns y_t.
 """
 import math
 

@@ -17,11 +17,13 @@ from ..ops.broadcast import ShapeError
 from ..tensor import Tensor
 
 
-def from_lengths(lengths, size=None):
+def from_lengths(lengths, size=None, device=None):
     """(B,) lengths to a (B, 1, S) mask that is True at the first `lengths[b]` of S keys; S is the longest by default.
+    It is made on `device`, by default that of the lengths.
 
     TypeError for anything but whole numbers of shape (B,), ValueError for a length below 0 or above S.
     """
+    device = device or (lengths.device if isinstance(lengths, Tensor) else "cpu")
     lengths = np.asarray(lengths.numpy() if isinstance(lengths, Tensor) else lengths)
     lengths = lengths.astype(np.int64) if lengths.shape == (0,) else lengths  # an empty list is read as floats
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
@@ -31,7 +33,7 @@ def from_lengths(lengths, size=None):
     if lengths.size and (lengths.min() < 0 or lengths.max() > size):
         raise ValueError(f"mask.from_lengths: expected lengths between 0 and S = {size}, got {lengths.min()} to "
                          f"{lengths.max()}")
-    return Tensor((np.arange(size) < lengths[:, None])[:, None])
+    return Tensor((np.arange(size) < lengths[:, None])[:, None], device=device)
 
 
 def ahead(queries, keys=None, who="ahead"):
@@ -43,29 +45,29 @@ def ahead(queries, keys=None, who="ahead"):
     return np.arange(keys) - (np.arange(queries)[:, None] + keys - queries)
 
 
-def causal(queries, keys=None):
+def causal(queries, keys=None, device="cpu"):
     """(T, S): no key after the query's own place, s <= t + S - T; the last query sees every key. (GPT; eq. 25 of Hu
     2018 with the diagonal allowed.)"""
-    return Tensor(ahead(queries, keys, "causal") <= 0)
+    return Tensor(ahead(queries, keys, "causal") <= 0, device=device)
 
 
-def forward(queries, keys=None):
+def forward(queries, keys=None, device="cpu"):
     """(T, S): only keys before the query's own place, s < t. The first query sees nothing. (DiSAN's forward mask; eq.
     25 of Hu 2018 as printed, whose first row is nan unless empty rows give 0.)"""
-    return Tensor(ahead(queries, keys, "forward") < 0)
+    return Tensor(ahead(queries, keys, "forward") < 0, device=device)
 
 
-def backward(queries, keys=None):
+def backward(queries, keys=None, device="cpu"):
     """(T, S): only keys after the query's own place, s > t. The last query sees nothing. (DiSAN's backward mask.)"""
-    return Tensor(ahead(queries, keys, "backward") > 0)
+    return Tensor(ahead(queries, keys, "backward") > 0, device=device)
 
 
-def diagonal(queries, keys=None):
+def diagonal(queries, keys=None, device="cpu"):
     """(T, S): every key but the query's own place, s != t. (DiSAN's diagonal-disabling mask.)"""
-    return Tensor(ahead(queries, keys, "diagonal") != 0)
+    return Tensor(ahead(queries, keys, "diagonal") != 0, device=device)
 
 
-def window(queries, keys=None, before=0, after=0):
+def window(queries, keys=None, before=0, after=0, device="cpu"):
     """(T, S): keys from `before` places before the query's own to `after` places after it, t - before <= s <= t +
     after.
 
@@ -74,7 +76,8 @@ def window(queries, keys=None, before=0, after=0):
     if any(n is not None and n < 0 for n in (before, after)):
         raise ValueError(f"mask.window: expected before and after of at least 0 (or None), got {before} and {after}")
     far = ahead(queries, keys, "window")
-    return Tensor((far >= (-np.inf if before is None else -before)) & (far <= (np.inf if after is None else after)))
+    return Tensor((far >= (-np.inf if before is None else -before)) & (far <= (np.inf if after is None else after)),
+                  device=device)
 
 
 def both(first, second):

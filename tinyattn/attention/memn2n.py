@@ -22,10 +22,10 @@ What the published code does otherwise than the paper: its l is twice the paper'
 row averages 1 and not about 1/2; J counts the padding and one more slot, which holds the time as a word, so that T(i)
 is weighed by the last row. "code" does all that.
 
-What toys get wrong: empty slots of the memory are vectors of 0, score 0 and **take their share of the softmax**, e^0;
-here too, unless a mask is given. The newest sentence has age 0, counted from the question, not from the start of the
-story. Linear start drops the softmax of the hops, not that of the answer. Without noise in the ages the vectors of
-the oldest are hardly learnt.
+Empty slots of the memory are vectors of 0, score 0 and **take their share of the softmax**, e^0, as published; with a
+mask they do not. What toys get wrong: the newest sentence has age 0, ages are not counted from the start of the story;
+linear start drops the softmax of the hops, not that of the answer. Without noise in the ages the vectors of the oldest
+are hardly learnt.
 """
 import math
 
@@ -35,11 +35,13 @@ from ..autograd import scope
 from ..functional import concat, embedding, linear
 from ..ops.broadcast import ShapeError
 from ..tensor import Tensor
+from . import mask as masks
 from .core import variant
 from .memory import tap_hops
 from .normalise import softmax as shares
 
 ENCODINGS, TYINGS = ("paper", "code", "bow"), ("adjacent", "layer-wise")
+SHAPES = {"story": "(B, S, J)", "question": "(B, Jq)", "ages": "(B, S)"}
 
 
 @variant("memory", params={"tables": "LVD", "times": "LMD"}, paper="Sukhbaatar et al. 2015; Hu 2018 eq. 29", keys=("story",),
@@ -62,7 +64,10 @@ def memn2n(story, question, tables, times, h=None, ages=None, tying="adjacent", 
     """
     story, question = _ids("story", story, 3), _ids("question", question, 2)
     _check(story, question, tables, times, tying, encoding, hops)
-    ages = ages_of(story, nil) if ages is None else ages.numpy() if isinstance(ages, Tensor) else np.asarray(ages)
+    mask = masks.fit("memn2n", mask, len(story), 1, story.shape[1])
+    ages = ages_of(story, nil) if ages is None else _ids("ages", ages, 2)
+    if ages.shape != story.shape[:2]:
+        raise ShapeError(f"memn2n: expected ages (B, S) = {story.shape[:2]}, got {ages.shape}")
     adjacent = tying == "adjacent"
     width = 1 + max(story.shape[2], question.shape[1])                     # J of "code"
     used = hops + 1 if adjacent else 2
@@ -149,16 +154,20 @@ def noisy_ages(story, rng, most, rate=0.1, nil=0):
 def _ids(name, ids, ndim):
     ids = np.asarray(ids.numpy() if isinstance(ids, Tensor) else ids)
     if ids.dtype.kind not in "iu" or ids.ndim != ndim:
-        raise ShapeError(f"memn2n: expected {name} of integers {'(B, S, J)' if ndim == 3 else '(B, Jq)'}, got "
+        raise ShapeError(f"memn2n: expected {name} of integers {SHAPES[name]}, got "
                          f"{ids.dtype} of shape {ids.shape}")
     return ids
 
 
 def _check(story, question, tables, times, tying, encoding, hops):
-    if tying not in TYINGS or encoding not in ENCODINGS or hops < 1:
+    if tying not in TYINGS or encoding not in ENCODINGS or not isinstance(hops, (int, np.integer)) or hops < 1:
         raise ValueError(f"memn2n: expected tying {' or '.join(TYINGS)}, encoding {', '.join(ENCODINGS)} and hops of "
-                         f"at least 1, got {tying!r}, {encoding!r} and {hops}")
+                         f"at least 1, got {tying!r}, {encoding!r} and {hops!r}")
+    for what, given in (("tables", tables), ("times", times)):
+        if not isinstance(given, Tensor) and not (isinstance(given, (list, tuple)) and all(isinstance(t, Tensor) for t in given)):
+            raise TypeError(f"memn2n: expected {what} to be a Tensor or a list of them, got {type(given).__name__}")
     want = (hops + 1, hops + 1) if tying == "adjacent" else (3, 2)
+    tables, times = (list(t) if not isinstance(t, Tensor) or t.ndim else [t] for t in (tables, times))
     shapes = {tuple(t.shape) for t in tables}, {tuple(t.shape) for t in times}
     fits = ((len(tables), len(times)) == want and len(shapes[0]) == len(shapes[1]) == 1 and len(story) == len(question)
             and min(story.shape[2], question.shape[1]) > 0)

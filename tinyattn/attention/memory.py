@@ -17,9 +17,9 @@ Survey: figure 2 leaves a, phi_k, phi_v and the update free, and so they are her
 query, figure 3 draws the two side by side; both are here, by name. Its third way of updating, by content and
 location, is `ntm`.
 
-With one hop, k = v and no maps this is basic attention. More hops are worth nothing without a phi_v, or an update,
-that turns what was found into what to look for: added as it is, what was read only makes the query more like the key
-that it already had found.
+With one hop, k = v and no maps this is basic attention. More hops need a phi_v, or an update, that turns what was found
+into what to look for: with k = v and the update "sum", what was read only makes the query more like the key that it had
+found already.
 """
 import math
 

@@ -1,8 +1,8 @@
 r"""MLP attention with M outputs: the additive score with M outputs, biases, and the outer sigmoid.
 
-    e_mts = sigma((W_2^T tanh(W_q q_t + W_k k_s + b_1))_m + b_2m)        c_tm = sum_s softmax_s(e_mts) v_s
+    e_mts = sigma((W_2 tanh(W_q q_t + W_k k_s + b_1))_m + b_2m)        c_tm = sum_s softmax_s(e_mts) v_s
 
-Hu 2018, Table 2, the MLP line (eq. 9 lifted), with W_1 = [W_q W_k].
+Hu 2018, Table 2, the MLP line (eq. 9 lifted), with W_1 = [W_q W_k]; W_2 (M, A) is its W_2^T.
 
 Cost: T S A tanh, shared by all M, which are never held in memory; M T S sigmoids; (T Q + S K + M T S) A
 multiplications.

@@ -1,6 +1,6 @@
 r"""Multi-head attention: several attentions side by side, each in a narrow projection of its own, joined by one matrix.
 
-    head_h = softmax(Q_h K_h^T / sqrt(d)) V_h        y = W_o [head_1; ...; head_H] + b_o
+    head_h = softmax(Q_h K_h^T / sqrt(d)) V_h        y = W_o [head_0; ...; head_{H-1}] + b_o
     Q = x W_q^T + b_q        K = m W_k^T + b_k        V = m W_v^T + b_v        m = x, or another sequence, the memory
 
 Vaswani et al. 2017, "Attention is all you need", section 3.2.2. Head h has rows h d .. (h + 1) d - 1 of W_q and W_k.

@@ -1,11 +1,11 @@
 r"""Multi-query attention: many heads ask, and all of them share one set of keys and values.
 
-    head_h = softmax(Q_h K^T / sqrt(d)) V        y = W_o [head_1; ...; head_H]
+    head_h = softmax(Q_h K^T / sqrt(d)) V        y = W_o [head_0; ...; head_{H-1}]
 
 Shazeer 2019, "Fast transformer decoding: one write-head is all you need". Not in Hu 2018. It is `grouped_query` with
 one group.
 
-Cost: T S multiplications as multi-head attention has, but a decoder's cache of keys and values is H times smaller.
+Cost: as many multiplications as multi-head attention, but a decoder's cache of keys and values is H times smaller.
 """
 import math
 

@@ -1,7 +1,8 @@
 r"""Nested attention: a decoder looks at words, picks the one it looks at most, and looks at that word's characters.
 
-    alpha_t = softmax_s(v_a^T tanh(W_q q_t + W_k k_s))        c_t   = sum_s alpha_ts v_s       z = argmax_s alpha_ts
-    beta_tj = softmax_i(v_c^T tanh(U_q p_tj + U_k h_zi))      c'_tj = sum_i beta_tji h_zi, if z is unknown, else 0
+    c'_tj = sum_i beta_tji h_zi, z = argmax_s alpha_ts        if word z is unknown, else 0
+    c_t   = sum_s alpha_ts v_s
+    alpha_t = softmax_s(v_a^T tanh(W_q q_t + W_k k_s))        beta_tj = softmax_i(v_c^T tanh(U_q p_tj + U_k h_zi))
 
 q_t is the state of the word decoder at step t; p_tj that of the character decoder at letter j of the word it spells
 there; h_si is the state at character i of source word s, wanted for words outside the vocabulary ("unknown") only.

@@ -3,7 +3,7 @@ r"""From scores to weights: the normalisers that every mechanism takes by name, 
     softmax     alpha_s = e^{e_s} / sum_j e^{e_j}
     sparsemax   the point of the simplex nearest to e: alpha_s = max(e_s - tau, 0)            Martins and Astudillo 2016
     entmax15    half way between the two: alpha_s = max(e_s / 2 - tau, 0)^2                    Peters et al. 2019
-    raw         alpha_s = e_s / sum_j e_j, for positive scores only                            Hu 2018 eq. 2, as printed
+    raw         alpha_s = e_s / sum_j e_j, for scores that are not negative                    Hu 2018 eq. 2, as printed
     sigmoid     alpha_s = 1 / (1 + e^{-e_s}), each key by itself: nothing is shared out
 
 A masked key gets exactly 0, and a query that may attend to nothing gets 0 throughout.
@@ -57,6 +57,6 @@ def normaliser(name):
     """The function (scores, mask) -> weights of this name; a function is given back as it is."""
     if callable(name):
         return name
-    if name not in NORMALISERS:
+    if not isinstance(name, str) or name not in NORMALISERS:
         raise InputError(f"normalise: expected one of {', '.join(NORMALISERS)}, got {name!r}")
     return NORMALISERS[name]

@@ -12,29 +12,29 @@ With `distraction` a decoder's query is kept from what the one before already lo
 
     alpha_t = max(f_t - f_{t-1}, 0) / sum,  f_0 = 0
 
-Where nothing grew, alpha_t = 0; so also for a query that keeps to itself, exp(q^T P q) being all that floats can hold
-of its column.
+Where nothing grew, alpha_t = 0; so also where exp(q^T P q) is so large that, in floats, the query keeps all rank to
+itself.
 
-Tan, Wan and Xiao 2017, "Abstractive document summarization with a graph-based attentional neural model"; Hu 2018 eqs.
+Tan, Wan and Xiao 2017, "Abstractive document summarization with a graph-based attentional neural model"; Hu 2018 eqs
 30-31.
 
 Cost: a system of N + 1 equations a query, (N + 1)^3 / 3 multiplications, and (N + 1)^2 exponentials.
 
 Survey: W_ij = x_i^T P x_j may be negative: then ranks are negative or above 1, and the iteration of eq. 30 can run away
-although eq. 31 has a solution. The exponential is our choice. The survey keeps y uniform and drops the query node and
-the distraction. D sums *columns*; whoever normalises rows loses the sum of 1.
+although eq. 31 has a solution. The exponential is our choice. The survey keeps y uniform and leaves out the query node
+and the distraction. D sums *columns*; whoever normalises rows loses the sum of 1.
 """
 import numpy as np
 
 from ..functional import concat
 from ..ops.pagerank import PageRank
-from ..tensor import Tensor
+from ..tensor import NUMBERS, Tensor
 from . import mask as masks
 from .core import variant, weigh
 from .shapes import expect
 
 
-@variant("task-specific", params={"p": "DD"}, paper="Tan et al. 2017; Hu 2018 eqs. 30-31", sums=(0.0, 1.0))
+@variant("task-specific", params={"p": "DD"}, paper="Tan et al. 2017; Hu 2018 eqs 30-31", sums=(0.0, 1.0))
 def pagerank(x, p, q=None, mask=None, damping=0.9, distraction=False, return_weights=False):
     """x (B, N, D) sentences, p (D, D), q (B, T, D) or None to (B, T, D), or (B, 1, D) without q.
 
@@ -42,8 +42,8 @@ def pagerank(x, p, q=None, mask=None, damping=0.9, distraction=False, return_wei
     another damping.
     """
     expect("pagerank", x=(x, "BND"), p=(p, "DD"), **({} if q is None else {"q": (q, "BTD")}))
-    if not 0 <= damping < 1:
-        raise ValueError(f"pagerank: expected a damping of at least 0 and below 1, got {damping}")
+    if not isinstance(damping, NUMBERS) or not 0 <= damping < 1:
+        raise ValueError(f"pagerank: expected a damping of at least 0 and below 1, got {damping!r}")
     mask = masks.fit("pagerank", mask, len(x), 1 if q is None else q.shape[1], x.shape[1])
     f = ranks(x, p, q, mask, damping)                                      # (B, T, N)
     if distraction:

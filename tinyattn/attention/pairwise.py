@@ -8,7 +8,7 @@ place of x_i (eq. 16) it is the attention of one pattern vector; with every word
 Cost: that of the score for T x T pairs, and T^2 D multiplications.
 
 Survey: eq. 18 does not say over which index the softmax goes. Eq. 26 sums over j, so it is j: each word shares out one
-unit among the words that it looks at.
+unit among the words that it looks at. (Its text also writes alpha_i for the score e_i = a(u, v_i).)
 """
 import math
 

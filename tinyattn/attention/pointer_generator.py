@@ -1,27 +1,29 @@
 r"""Pointer-generator with coverage: a word is made from the vocabulary, or copied from the source by attention.
 
     P(w) = p_gen P_voc(w) + (1 - p_gen) sum over s with w_s = w of alpha_t(s)
-    e_t(s) = v_a^T tanh(W_k h_s + W_q s_t + w_c cov_t(s) + b)        alpha_t = softmax_s(e_t)        h*_t = sum_s alpha_t(s) h_s
+    e_t(s) = v_a^T tanh(W_k h_s + W_q s_t + w_c cov_t(s) + b)        alpha_t = softmax_s(e_t)
+    h*_t = sum_s alpha_t(s) h_s
     cov_t(s) = sum_{t' < t} alpha_t'(s)        coverage loss = sum_t sum_s min(alpha_t(s), cov_t(s))
     p_gen = sigmoid(w_h . h*_t + w_s . s_t + w_x . x_t + c)
 
-See, Liu and Manning 2017, "Get to the point", section 2. An extra beside the survey.
+See, Liu and Manning 2017, "Get to the point: summarization with pointer-generator networks", section 2. Not in Hu 2018.
 
 Cost: T times S A tanh, one step after the other (coverage); the copied part adds T S numbers into T V'.
 
-The vocabulary is extended by the unknown words of each source: ids (B, S) run below V' = V + unknown words, and P_voc is 0 there. A
-word that stands in the source several times gets the sum of its weights. The loss takes the logarithm of the mixture as a
-log-sum-exp, so that a word of probability 1e-40 in both still has a gradient. The paper switches coverage on only at the end of training:
-`w_c=None` leaves it out.
+The vocabulary is extended by the unknown words of each source: ids (B, S) run below V' = V + unknown words, and P_voc is
+0 there. A word that stands in the source several times gets the sum of its weights. `log_likelihood` takes the
+logarithm of the mixture as a log-sum-exp, so that a word of probability 1e-40 in both still has a gradient. The paper
+switches coverage on only at the end of training: `w_c=None` leaves it out.
 """
 import math
 
 import numpy as np
 
 from ..autograd import scope
-from ..functional import linear, minimum, stack, where
+from ..functional import linear, minimum, stack, where, zeros
 from ..tensor import Tensor
 from .core import variant, weigh
+from .shapes import expect
 
 
 @variant("application", params={"w_q": "AQ", "w_k": "AK", "b": "A", "v_a": "A", "w_c": "A", "w_h": "K", "w_s": "Q", "w_x": "M", "c": ""},
@@ -30,13 +32,16 @@ def pointer_generator(q, k, x, logits, ids, w_q, w_k, b, v_a, w_c, w_h, w_s, w_x
     """q (B, T, Q) decoder states, k (B, S, K) encoder states, x (B, T, M) inputs of the decoder, logits (B, T, V) of the
     vocabulary (a part of which the caller computes from q and the context), ids (B, S) of the source words, below `size` = V'
     (V if None). Result: P (B, T, V'), and the coverage loss of each sequence (B,)."""
+    expect("pointer_generator", q=(q, "BTQ"), k=(k, "BSK"), x=(x, "BTM"), logits=(logits, "BTV"), w_q=(w_q, "AQ"), w_k=(w_k, "AK"),
+           b=(b, "A"), v_a=(v_a, "A"), w_h=(w_h, "K"), w_s=(w_s, "Q"), w_x=(w_x, "M"), c=(c, ""),
+           **({} if w_c is None else {"w_c": (w_c, "A")}))
     V, size = logits.shape[-1], logits.shape[-1] if size is None else size
-    if size < V:
-        raise ValueError(f"pointer_generator: expected a size V' of at least V = {V}, got {size}")
+    if not isinstance(size, (int, np.integer)) or size < V:
+        raise ValueError(f"pointer_generator: expected a size V' of at least V = {V}, got {size!r}")
     context, alpha, coverage_loss = attend(q, k, w_q, w_k, b, v_a, w_c, mask)
     p_gen = gate(context, q, x, w_h, w_s, w_x, c)                          # (B, T, 1)
     made = (p_gen * logits.softmax(-1)).pad(((0, 0), (0, 0), (0, size - V)))  # (B, T, V')
-    copied = ((1 - p_gen) * alpha).scatter_add(2, _source(ids, alpha), (*alpha.shape[:2], size))
+    copied = ((1 - p_gen) * alpha).scatter_add(2, _source(ids, alpha, size), (*alpha.shape[:2], size))
     p = made + copied
     return (p, coverage_loss, alpha) if return_weights else (p, coverage_loss)
 
@@ -56,6 +61,9 @@ def attend(q, k, w_q, w_k, b, v_a, w_c=None, mask=None):
         if cov is not None:
             loss = loss + minimum(weights[-1], cov).sum(-1)
         cov = weights[-1] if cov is None else cov + weights[-1]
+    if not contexts:
+        (B, S, K), like = k.shape, {"dtype": k.dtype, "device": k.device}
+        return zeros(B, 0, K, **like), zeros(B, 0, S, **like), zeros(B, **like)
     loss = loss if isinstance(loss, Tensor) else weights[0].sum(-1) * 0.0
     return stack(contexts, 1), stack(weights, 1), loss
 
@@ -65,11 +73,16 @@ def gate(context, q, x, w_h, w_s, w_x, c):
     return (context @ w_h + q @ w_s + x @ w_x + c).sigmoid().unsqueeze(-1)
 
 
-def _source(ids, alpha):
-    ids = ids if isinstance(ids, Tensor) else Tensor(ids)
+def _source(ids, alpha, size=np.inf):
+    """The words' numbers for each query (B, T, S), all from 0 on and below `size`."""
+    ids = ids if isinstance(ids, Tensor) else Tensor(ids, device=alpha.device)
     if ids.ndim != 2 or ids.shape != (alpha.shape[0], alpha.shape[2]):
         raise ValueError(f"pointer_generator: expected ids (B, S) = {(alpha.shape[0], alpha.shape[2])}, got {ids.shape}")
-    return Tensor(np.broadcast_to(ids.numpy()[:, None], alpha.shape))      # (B, T, S)
+    numbers = ids.numpy()
+    if ids.dtype.kind != "i" or numbers.min(initial=0) < 0 or numbers.max(initial=0) >= max(size, 1):
+        raise ValueError(f"pointer_generator: expected ids of whole numbers from 0 on, below V' = {size}, got {ids.dtype} from "
+                         f"{numbers.min()} to {numbers.max()}")
+    return Tensor(np.broadcast_to(ids.numpy()[:, None], alpha.shape), device=alpha.device)  # (B, T, S)
 
 
 def log_likelihood(logits, alpha, p_gen, ids, targets):

@@ -1,6 +1,6 @@
 r"""Rotary positions: queries and keys are turned, the farther the later they stand, so a score sees distance alone.
 
-    q'_t = R_t q_t        k'_s = R_s k_s        q'_t^T k'_s = q_t^T R_{s-t} k_s
+    q'_t^T k'_s = q_t^T R_{s-t} k_s        q'_t = R_t q_t        k'_s = R_s k_s
     R_t turns pair m of the coordinates by t theta_m, theta_m = 10000^{-2m/d}:  (a, b) -> (a cos - b sin, a sin + b cos)
 
 Su et al. 2021, "RoFormer: enhanced transformer with rotary position embedding". Not in Hu 2018. Values

@@ -22,7 +22,7 @@ import numpy as np
 from ..autograd import tap
 from ..ops.attention import Attention, attention_weights
 from . import mask as masks
-from .core import variant, weigh
+from .core import fitted, variant, weigh
 from .shapes import expect
 
 
@@ -40,6 +40,7 @@ def scaled_dot(q, k, v, mask=None, return_weights=False, causal=False):
     not fit.
     """
     expect("scaled_dot", q=(q, "...TD"), k=(k, "...SD"), v=(v, "...SE"))
+    mask = fitted(mask, (*np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2]), q.shape[-2], k.shape[-2]))
     if return_weights:
         return weigh(scores(q, k), v, _visible(q, k, mask, causal), True)
     context = Attention(causal=causal)(q, k, v, mask)                      # (..., T, E)
@@ -54,7 +55,7 @@ def _visible(q, k, mask, causal):
     """The mask and the order of time in one."""
     if not causal:
         return mask
-    past = masks.causal(q.shape[-2], k.shape[-2]).to(q.device)             # (T, S)
+    past = masks.causal(q.shape[-2], k.shape[-2], device=q.device)            # (T, S)
     return past if mask is None else past & mask
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..functional import stack
 from ..ops.linear_chain import LinearChain
+from ..tensor import NUMBERS
 from . import mask as masks
 from .core import variant, weigh
 from .mask import lengths_of
@@ -37,8 +38,8 @@ def segmentation(q, k, v, w, b, mask=None, total=2.0, return_weights=False):
     a sentence, with no hole. ShapeError; ValueError for a total that is not positive, or a mask with a hole.
     """
     expect("segmentation", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"), w=(w, "QK"), b=(b, "22"))
-    if not total > 0:
-        raise ValueError(f"segmentation: expected a positive total, got {total}")
+    if not isinstance(total, NUMBERS) or not 0 < total < np.inf:
+        raise ValueError(f"segmentation: expected a positive total, got {total!r}")
     mask = masks.fit("segmentation", mask, *q.shape[:2], k.shape[1])
     return weigh(q @ w @ k.transpose(), v, mask, return_weights, normalise=functools.partial(chances, b=b, total=total))
 

@@ -1,10 +1,10 @@
 r"""Self-attention: each word looks at all the words of its own sentence, and becomes the mean of what it finds.
 
-    C = A (V W3)        A = softmax_j[(V W1) (V W2)^T / sqrt(d_out)]
-    c_i = sum_j a_ij W3 v_j
+    C = A (V W3), A = softmax_j[(V W1) (V W2)^T / sqrt(d_out)]
+    c_i = sum_j a_ij W3^T v_j
 
-Vaswani et al. 2017, "Attention is all you need", with one head; eqs 20-21 of Hu 2018. W1, W2 and W3 are w_q, w_k and
-w_v here.
+Vaswani et al. 2017, "Attention is all you need", with one head; eqs 20-21 of Hu 2018. W1, W2 and W3 are
+the transposes of w_q, w_k and w_v here.
 
 Cost: T^2 (A + E) multiplications for T words, beside the three projections; the T x T weights are never in memory.
 
@@ -55,7 +55,7 @@ def scores(q, k, bias=None):
 
 def _shown(q, k, mask, causal):
     """The mask and causality as one mask, or None."""
-    causal = masks.causal(q.shape[-2], k.shape[-2]) if causal else None
+    causal = masks.causal(q.shape[-2], k.shape[-2], device=q.device) if causal else None
     return masks.both(None if mask is None else side_by_side(mask), causal)
 
 

@@ -28,7 +28,7 @@ def whole(name, least, **given):
     """Check options that are whole numbers: `whole("dmn", 1, hops=hops)`. ValueError for one below `least`, or no such number."""
     for option, n in given.items():
         if not isinstance(n, (int, np.integer)) or n < least:
-            raise ValueError(f"{name}: expected {option} to be a whole number of at least {least}, got {n!r}")
+            raise ValueError(f"{name}: expected {option} of at least {least}, a whole number, got {n!r}")
 
 
 def _fits(shape, letters, sizes):

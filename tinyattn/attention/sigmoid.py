@@ -20,7 +20,7 @@ from .core import scores_of, variant, weigh
 from .shapes import expect
 
 
-@variant("normaliser", score="dot", sums=None, paper="Kim et al. 2017")
+@variant("normaliser", score="dot", sums=(0.0, math.inf), paper="Kim et al. 2017")
 def sigmoid(q, k, v, score="dot", mask=None, return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, E); a are the parameters of the score.
 

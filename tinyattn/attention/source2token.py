@@ -1,13 +1,13 @@
 r"""Feature-wise attention, source to token: a whole sentence becomes one vector, each feature by weights of its own.
 
-    f_t = W_2 elu(W_1 x_t + b_1) + b_2        P_t = softmax_t(f_t), feature by feature        s = sum_t P_t o x_t
+    f_t = W_2 elu(W_1 x_t + b_1) + b_2        P_t = softmax_t(f_t), feature by feature        s = sum_t P_t * x_t
 
 There is no query: what a token weighs depends on the token alone. elu(z) is z above 0 and e^z - 1 below.
 
 Shen et al. 2018, "DiSAN: Directional self-attention network for RNN/CNN-free language understanding"; Hu 2018 section
 3.1.
 
-Cost: T A 2 D multiplications, T D exponentials.
+Cost: 2 T A D multiplications, T D exponentials.
 
 b_2 adds the same to the scores of all tokens, so the softmax takes it out again and its gradient is 0. With W_2 = 0 the
 sentence is the mean of its tokens.

@@ -6,7 +6,7 @@ X (T, D) are the hidden states, A (R, T) holds one distribution over the tokens 
 penalty P pushes the rows apart (A A^T has their overlaps off the diagonal) and makes each of them sharp (a row's square
 is on it).
 
-Lin et al. 2017, "A structured self-attentive sentence embedding"; Hu 2018 eqs. 11, 27-28.
+Lin et al. 2017, "A structured self-attentive sentence embedding"; Hu 2018 eqs 11, 27-28.
 
 Cost: T A (D + R) multiplications and T A tanh for the weights, R T D for the sentence, R^2 T for the penalty.
 
@@ -35,7 +35,7 @@ def attend(x, w1, w2, mask=None):
     return weigh(linear(linear(x, w1).tanh(), w2).transpose(), x, mask, return_weights=True)
 
 
-@variant("multi-dimensional", params={"w1": "AD", "w2": "RA"}, paper="Lin et al. 2017; Hu 2018 eqs. 11, 27-28")
+@variant("multi-dimensional", params={"w1": "AD", "w2": "RA"}, paper="Lin et al. 2017; Hu 2018 eqs 11, 27-28")
 def structured_self(x, w1, w2, mask=None, return_weights=False):
     """x (B, T, D) to (B, R, D). w1 (A, D), w2 (R, A). mask is (B, 1, T), or (B, R, T) for a mask a row. ShapeError."""
     expect("structured_self", x=(x, "BTD"), w1=(w1, "AD"), w2=(w2, "RA"))

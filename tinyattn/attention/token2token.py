@@ -1,19 +1,19 @@
 r"""Feature-wise self-attention, token to token: every feature has a softmax over the tokens of its own.
 
-    f_ij = c tanh((W_1 x_j + W_2 x_i + b) / c)      P_ij = softmax_j(f_ij), for each feature      s_i = sum_j P_ij o x_j
+    f_ij = c tanh((W_1 x_j + W_2 x_i + b) / c)      P_ij = softmax_j(f_ij), for each feature      s_i = sum_j P_ij * x_j
 
-i is the token that asks, j the token that it may attend to; f_ij, P_ij and b are vectors of D features, o multiplies
-feature by feature. c = 5 bounds every score to (-c, c).
+i is the token that asks, j the token that it may attend to; f_ij, P_ij and b are vectors of D features, * multiplies
+feature by feature. c = 5 keeps every score within (-c, c).
 
 Shen et al. 2018, "DiSAN: Directional self-attention network for RNN/CNN-free language understanding"; the
-multi-dimensional attention of Hu 2018, section 3.1 and eqs. 24-25.
+multi-dimensional attention of Hu 2018, section 3.1 and eqs 24-25.
 
-Cost: T^2 D tanh and exponentials, the reason that a faster variant was published; they are never held in memory here. 2
-T D^2 multiplications before.
+Cost: T^2 D tanh and exponentials, the reason that a faster variant was published; they are never held in memory here.
+Before that, 2 T D^2 multiplications.
 
-Survey: "multi-dimensional" stands there for several softmaxes a pair of tokens (eq. 10); this is the form with one a
-feature. Toys share one softmax between all features, or forget to divide by c inside the tanh, which saturates it at
-once.
+Survey: "multi-dimensional" stands there for several scores for each pair (eq. 10); this is the form with one score, and
+one softmax, for each feature. Toys share one softmax between all features, or forget to divide by c inside the tanh,
+which saturates it at once.
 """
 import numpy as np
 

@@ -71,10 +71,10 @@ def _call(kind, name, thing, sample):
     rng = np.random.default_rng(0)
     if kind == "attention":
         from ..attention import properties
-        if thing.part("example") is None:
-            raise InputError(f"{name}: expected `example(rng)` beside the mechanism, inputs to draw it with; found none")
-        leaves = properties.leaves(thing.part("example")(rng), np.float32)
-        return outputs_of(thing(**leaves)), leaves
+        from ..attention.core import blame, example_of
+        leaves = properties.leaves(example_of(thing), np.float32)
+        with blame(thing):
+            return outputs_of(thing(**leaves)), leaves
     samples = list(thing.samples(rng))
     if sample >= len(samples):
         raise InputError(f"{name}: has the samples 0 to {len(samples) - 1}, not {sample}")

@@ -45,7 +45,7 @@ def check_command(wanted, everything, order, seed, device):
         out(line)
     for report in reports:
         if report.ok and report.reason:  # a kernel for cards is missing
-            note(f"{report.name}: not compared: {report.reason}")
+            note(f"{report.name}: {'compared' if report.compared else 'not compared'}: {report.reason}")
     wrong = [r for r in reports if not r.ok]
     for report in wrong:
         out(str(report))
@@ -73,22 +73,22 @@ def _check(kind, name, thing, order, seed):
         system.model.to(np.float64)
         return gradcheck.check_function(f"system {name}", system.example_graph, (), order or 1, seed,
                                         dict(system.model.named_parameters()))
-    return _check_mechanism(name, thing, order or 2, seed, rng)
+    return _check_mechanism(name, thing, order or 2, seed)
 
 
-def _check_mechanism(name, variant, order, seed, rng):
+def _check_mechanism(name, variant, order, seed):
     """Gradients on the mechanism's example, its value against its slow reference, and what all mechanisms must satisfy."""
     from .. import gradcheck
     from ..attention import properties
-    if variant.part("example") is None:
-        raise InputError(f"{name}: expected `example(rng)` beside the mechanism, inputs to check it on; found none")
-    inputs = variant.part("example")(rng)
+    from ..attention.core import blame, example_of
+    inputs = example_of(variant, seed)
 
     def call(*values):
         return variant(**dict(zip(inputs, values, strict=True)))
 
-    reports = gradcheck.check_function(f"attention {name}", call, list(inputs.values()), order, seed, names=[*inputs])
-    return reports + properties.check(variant, inputs)
+    with blame(variant):
+        reports = gradcheck.check_function(f"attention {name}", call, list(inputs.values()), order, seed, names=[*inputs])
+        return reports + properties.check(variant, inputs)
 
 
 def _with_bar(items, title, label):

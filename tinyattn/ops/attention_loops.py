@@ -136,8 +136,8 @@ def backward(q, k, v, mask, bias, plan, scale, causal, o, high, g, dq, dk, dv, b
     that was not written before. dq (B,parts,T,D) is added up over the parts by the caller.
     """
     T, S, parts = q.shape[1], plan[6, 2], dq.shape[1]
-    factor, delta = _factor(mask, bias, scale), np.empty(T, q.dtype)
-    k_panel, v_panel, p_room, ds_room = _panels(k), _panels(v), _room(q), _room(q)
+    factor, delta, p_room, ds_room = _factor(mask, bias, scale), np.empty(T, q.dtype), _room(q), _room(q)
+    k_panel, v_panel = _panels(k), _panels(v)
     for unit in range(begin, end):
         b, part = unit // parts, unit % parts
         q_b, k_b, v_b = q[offset(b, plan[0], plan[1])], k[offset(b, plan[0], plan[2])], v[offset(b, plan[0], plan[3])]
@@ -157,9 +157,7 @@ def backward(q, k, v, mask, bias, plan, scale, causal, o, high, g, dq, dk, dv, b
                 if _scores(p, q_b, k_tile, k_panel, mask, bias, plan, scale, causal, b, t, start, T, S):
                     _times_turned(ds, g_t, v_tile, v_panel, T, S)
                     _weights(p, factor, high[0, b, t:t + rows], high[1, b, t:t + rows])
-                    if S <= KEYS:
-                        _sums_of_products(p, ds, delta[t:t + rows])
-                    _slopes(ds, p, delta[t:t + rows], scale)
+                    _slopes(ds, p, delta[t:t + rows], S <= KEYS, scale)
                     product(dv_b[:n], p.T, g_t, filled > 0)
                     product(dk_b[:n], ds.T, q_b[t:t + rows], filled > 0)
                     product(dq_t, ds, k_tile[:n], again)
@@ -200,13 +198,6 @@ def _deltas(g, o, delta, S):
 
 
 @kernel
-def _sums_of_products(p, dp, delta):
-    """sum_s p dp: what delta is where a tile holds all keys of a query, with less rounding than <g_t, o_t>."""
-    for r in range(p.shape[0]):
-        delta[r] = row_dot(p, dp, r)
-
-
-@kernel
 def _weights(p, factor, m, log_total):
     """e becomes p = e^(e - m - log total), 0 in a row that sees nothing."""
     rows, n = p.shape[0], p.shape[1]
@@ -218,12 +209,13 @@ def _weights(p, factor, m, log_total):
 
 
 @kernel
-def _slopes(ds, p, delta, scale):
-    """dp becomes ds = p (dp - delta) scale."""
+def _slopes(ds, p, delta, whole, scale):
+    """dp becomes ds = p (dp - delta) scale. If the tile holds all keys, delta is sum_s p dp, with less rounding."""
     rows, n = p.shape[0], p.shape[1]
     for r in range(rows):
+        d = row_dot(p, ds, r) if whole else delta[r]
         for j in range(n):
-            ds[r, j] = p[r, j] * (ds[r, j] - delta[r]) * scale
+            ds[r, j] = p[r, j] * (ds[r, j] - d) * scale
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class Eisner(Op):
 
     def composed(self, theta, root, lengths):
         """The sums above in log space, span by span, for log Z; p and r are its gradients."""
-        (B, _), n = self._checked(theta.array, root.array, None if lengths is None else lengths.array)
+        (B, _), n = self._checked(theta.array, root.array, None if lengths is None else lengths.numpy())
         recorded = is_grad_enabled() and (theta.requires_grad or root.requires_grad)
         with enable_grad():
             theta, root = (Alias()(x) if x.requires_grad else x.detach().requires_grad_() for x in (theta, root))

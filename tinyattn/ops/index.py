@@ -3,13 +3,15 @@
 Picking one element twice means that its gradient is the sum of two: everything here scatter-*adds*. Each op has
 `accumulate`, which adds its part into one buffer; so T slices of a sequence cost T slices, not T whole arrays.
 """
+import math
+
 import numpy as np
 
 from ..autograd import Op
-from ..cuda import cuda, cuda_kernel, flat
+from ..cuda import ANY, cuda, cuda_kernel, flat
 from ..device import empty, kernel, to_device
 from .broadcast import ShapeError
-from .shape import axis_of
+from .shape import axis_of, filled, part, put
 
 
 def is_basic(index):
@@ -28,6 +30,9 @@ class Getitem(Op):
     def cpu(self, x):
         y = x[self.index]
         return y if type(y) is np.ndarray else np.asarray(y)
+
+    def cuda(self, x):
+        return part(x, self.index) if self._basic else picked(x, places(x.shape)[self.index])
 
     def grad_x(self, g, y, x):
         return Putitem(self.index, x.shape)(g)
@@ -56,6 +61,13 @@ class Putitem(Op):
     def cpu(self, x):
         out = np.zeros(self.shape, x.dtype)
         np.add.at(out, self.index, x) if not is_basic(self.index) else out.__setitem__(self.index, x)
+        return out
+
+    def cuda(self, x):
+        if not is_basic(self.index):
+            return scattered(x, places(self.shape)[self.index], self.shape)
+        out = filled(self.shape, 0, x.dtype)
+        put(x, out, self.index)
         return out
 
     def grad_x(self, g, y, x):
@@ -126,16 +138,9 @@ class ScatterRows(Op):
         return out
 
     def cuda(self, x, ids):
-        host = to_device(ids, "cpu").ravel()
+        host = to_device(ids, "cpu")
         check_range("scatter_rows", host, self.rows, "id")
-        order = np.argsort(host, kind="stable")
-        if self.padding is not None:
-            order = order[host[order] != self.padding]
-        starts = np.searchsorted(host[order], np.arange(self.rows + 1))
-        out = empty((self.rows, x.shape[-1]), x.dtype, "cuda")
-        order, starts = flat(to_device(order, "cuda")), to_device(starts, "cuda")
-        _scatter_rows_cuda.each(out.size)(flat(x), order, starts, flat(out), x.shape[-1])
-        return out
+        return scattered(x, host, (self.rows, x.shape[-1]), x.shape[-1], self.padding)
 
     def grad_x(self, g, y, x, ids):
         rows = Embedding()(g, ids)
@@ -159,11 +164,19 @@ class Gather(Op):
         self.axis = axis
 
     def cpu(self, x, index):
+        return np.take_along_axis(x, index, self.check(x, index))
+
+    def cuda(self, x, index):
+        index = to_device(index, "cpu")
+        return picked(x, np.take_along_axis(places(x.shape), index, self.check(x, index)))
+
+    def check(self, x, index):
+        """The axis as a number from 0."""
         axis = axis_of("gather", self.axis, x.ndim)
         if not same_but_for(axis, index.shape, x.shape):
             raise ShapeError(f"gather: index of shape {index.shape} must have the shape of x, {x.shape}, but for axis {axis}")
         check_range("gather", index, x.shape[axis], "index")
-        return np.take_along_axis(x, index, axis)
+        return axis
 
     def grad_x(self, g, y, x, index):
         return ScatterAdd(self.axis, x.shape)(g, index)
@@ -181,16 +194,25 @@ class ScatterAdd(Op):
         self.axis, self.shape = axis, tuple(shape)
 
     def cpu(self, x, index):
+        axis = self.check(x, index)
+        out = np.zeros(self.shape, x.dtype)
+        at = list(np.indices(index.shape, sparse=True))
+        at[axis] = index
+        np.add.at(out, tuple(at), x)
+        return out
+
+    def cuda(self, x, index):
+        index = to_device(index, "cpu")
+        return scattered(x, np.take_along_axis(places(self.shape), index, self.check(x, index)), self.shape)
+
+    def check(self, x, index):
+        """The axis as a number from 0."""
         axis = axis_of("scatter_add", self.axis, len(self.shape))
         if index.shape != x.shape or not same_but_for(axis, x.shape, self.shape):
             raise ShapeError(f"scatter_add: x {x.shape} and index {index.shape} must have one shape, that of the result "
                              f"{self.shape} but for axis {axis}")
         check_range("scatter_add", index, self.shape[axis], "index")
-        out = np.zeros(self.shape, x.dtype)
-        places = list(np.indices(index.shape, sparse=True))
-        places[axis] = index
-        np.add.at(out, tuple(places), x)
-        return out
+        return axis
 
     def grad_x(self, g, y, x, index):
         return Gather(self.axis)(g, index)
@@ -221,9 +243,34 @@ def _scatter_rows(x, ids, padding, table):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the same on a card: flat arrays, D = width
+# the same on a card: flat arrays, D = width. Elements picked one by one are rows of width 1
 # ---------------------------------------------------------------------------------------------------------------------
-@cuda_kernel("T[::1], int64[::1], T[::1], int64")
+def places(shape):
+    """The number of each element in flat memory, in this shape: NumPy indexes it as it would index the array itself."""
+    return np.arange(math.prod(shape)).reshape(shape)
+
+
+def picked(x, at):
+    """A new device array of the elements of x whose numbers in flat memory are `at`, an array of the host."""
+    out = empty(at.shape, x.dtype, "cuda")
+    _gather_rows_cuda.each(out.size)(flat(x), flat(to_device(at, "cuda")), flat(out), 1)
+    return out
+
+
+def scattered(x, ids, shape, width=1, padding=None):
+    """A new device array of zeros, to whose row ids[i] row i of x is added, seen as rows of `width` elements; what falls
+    on row `padding` is dropped. ids is an array of the host."""
+    out, ids = empty(shape, x.dtype, "cuda"), ids.ravel()
+    order = np.argsort(ids, kind="stable")
+    if padding is not None:
+        order = order[ids[order] != padding]
+    starts = np.searchsorted(ids[order], np.arange(out.size // max(width, 1) + 1))
+    order, starts = flat(to_device(order, "cuda")), to_device(starts, "cuda")
+    _scatter_rows_cuda.each(out.size)(flat(x), order, starts, flat(out), width)
+    return out
+
+
+@cuda_kernel("T[::1], int64[::1], T[::1], int64", types=ANY)
 def _gather_rows_cuda(table, ids, out, width):
     """Thread e copies element e of the result, column e % D of row ids[e // D]; neighbours read neighbours."""
     e = cuda.grid(1)

@@ -78,10 +78,10 @@ class LinearChain(Op):
 
     def composed(self, u, w, lengths):
         """The two recursions by log-sum-exp, forward from the first step and backward from each sequence's last."""
-        (B, T, C), lengths = self._checked(u.array, w.array, None if lengths is None else lengths.array)
+        (B, T, C), lengths = self._checked(u.array, w.array, None if lengths is None else lengths.numpy())
         if T == 0:
             return u * 1, u.sum(axis=(1, 2))
-        alive = [self.result((lengths > t)[:, None]) for t in range(T + 1)]         # (B,1): does step t exist?
+        alive = [self.result((lengths > t)[:, None], device=u.device) for t in range(T + 1)]  # (B,1): does step t exist?
         forward, backward = [u[:, 0]], [u[:, 0].where(False, 0.0)]                  # (B,C) each; the last step's is 0
         for t in range(1, T):
             step = u[:, t] + (forward[-1].unsqueeze(2) + w).logsumexp(1)

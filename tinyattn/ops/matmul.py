@@ -69,7 +69,7 @@ class MatMul(Op):
         need_a, need_b = self.needs
         grad_a = matmul_cuda(g, b, turned_b=True) if need_a else None
         if need_b and b.ndim == 2 and a.ndim > 2:
-            a, g = (reshaped(t, (math.prod(t.shape[:-1]), t.shape[-1])) for t in (a, g))
+            a, g = _rows_cuda(a), _rows_cuda(g)
         return grad_a, matmul_cuda(a, g, turned_a=True) if need_b else None
 
     def samples(rng):
@@ -84,15 +84,22 @@ class Affine(Op):
     tex = "{x} {w}^{{T}} + {b}"
 
     def cpu(self, x, w, b):
+        self.check(x, w, b)
+        y = empty((*x.shape[:-1], w.shape[0]), x.dtype)
+        matmul_into(rows_of(x), w.T, rows_of(y), b)
+        return y
+
+    def cuda(self, x, w, b):
+        self.check(x, w, b)
+        return reshaped(matmul_cuda(_rows_cuda(x), w, turned_b=True, bias=b), (*x.shape[:-1], w.shape[0]))
+
+    def check(self, x, w, b):
         if x.dtype != w.dtype or (b is not None and b.dtype != w.dtype):
             raise TypeError(f"{self.name}: expected x, w and b of one type, got {x.dtype}, {w.dtype} and "
                             f"{None if b is None else b.dtype}")
         if w.ndim != 2 or x.ndim < 1 or x.shape[-1] != w.shape[1] or (b is not None and b.shape != w.shape[:1]):
             raise ShapeError(f"{self.name}: expected x (..., K), w (N, K) and b (N,), got {x.shape}, {w.shape} and "
                              f"{None if b is None else b.shape}")
-        y = empty((*x.shape[:-1], w.shape[0]), x.dtype)
-        matmul_into(rows_of(x), w.T, rows_of(y), b)
-        return y
 
     def grad_x(self, g, y, x, w, b):
         return g @ w
@@ -109,6 +116,13 @@ class Affine(Op):
         return (matmul(g, w).reshape(x.shape) if need_x else None,
                 matmul(g.T, rows_of(x)) if need_w else None,
                 column_sums(g) if need_b else None)
+
+    def cuda_grad(self, g, y, x, w, b):
+        need_x, need_w, need_b = self.needs
+        rows = _rows_cuda(g)
+        return (reshaped(matmul_cuda(rows, w), x.shape) if need_x else None,
+                matmul_cuda(rows, _rows_cuda(x), turned_a=True) if need_w else None,
+                g if need_b else None)  # the walk sums it up
 
     def samples(rng):
         for x, n in [((4, 3), 2), ((2, 3, 2), 3), ((3,), 2), ((1, 1), 1), ((0, 3), 2), ((2, 0), 2)]:
@@ -290,19 +304,27 @@ def _sums_parallel(x, out):
 TILE = 4 if SIMULATED else 16  # a block computes TILE x TILE elements of c, one a thread; simulated threads are slow
 
 
-def matmul_cuda(a, b, turned_a=False, turned_b=False):
-    """a (..., M, K) @ b (..., K, N) on a card, as a new array; turned: the last two axes stand the other way round."""
+def _rows_cuda(x):
+    """`rows_of` on a card."""
+    return reshaped(x, (math.prod(x.shape[:-1]), x.shape[-1]))
+
+
+def matmul_cuda(a, b, turned_a=False, turned_b=False, bias=None):
+    """a (..., M, K) @ b (..., K, N) + bias (N,) on a card, as a new array; turned: the last two axes stand the other way
+    round."""
     (m, depth), n = (a.shape[:-3:-1] if turned_a else a.shape[-2:]), b.shape[-2 if turned_b else -1]
     batch, plan = plan_of("matmul", tuple(a.shape[:-2]), tuple(b.shape[:-2]))
     c = empty((*batch, m, n), a.dtype, "cuda")
     steps = (1, m) if turned_a else (depth, 1), (1, depth) if turned_b else (n, 1)
     blocks = math.prod(batch) * -(-m // TILE) * -(-n // TILE)
-    _product_cuda[blocks, TILE * TILE](flat(a), flat(b), flat(c), on_card(plan), m, n, depth, *steps[0], *steps[1])
+    biased, bias = bias is not None, flat(a if bias is None else bias)
+    _product_cuda[blocks, TILE * TILE](flat(a), flat(b), bias, int(biased), flat(c), on_card(plan), m, n, depth,
+                                       *steps[0], *steps[1])
     return c
 
 
-@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1], int64, int64, int64, int64, int64, int64, int64")
-def _product_cuda(a, b, c, plan, m, n, depth, ai, ak, bk, bj):
+@cuda_kernel("T[::1], T[::1], T[::1], int64, T[::1], int64[:, ::1], int64, int64, int64, int64, int64, int64, int64")
+def _product_cuda(a, b, bias, biased, c, plan, m, n, depth, ai, ak, bk, bj):
     """A block computes one square of one product of the batch, its thread (r, s) the element (i, j) there.
 
     Row i of a and column j of b are wanted by TILE threads each, so the block fetches them together: for each stretch
@@ -328,4 +350,4 @@ def _product_cuda(a, b, c, plan, m, n, depth, ai, ak, bk, bj):
             total += left[r, d] * right[d, s]
         cuda.syncthreads()
     if i < m and j < n:
-        c[(item * m + i) * n + j] = total
+        c[(item * m + i) * n + j] = total + bias[j] if biased != 0 else total

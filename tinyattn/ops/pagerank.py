@@ -88,7 +88,7 @@ class PageRank(Op):
         sums = w.sum(axis=1, keepdims=True)                                     # (B,1,N)
         live = sums != 0
         m = (w / sums.where(live, 1.0)).where(live, 0.0)                        # (B,N,N), columns sum to 1
-        a = self.result(np.eye(w.shape[-1], dtype=w.dtype)) - self.damping * m
+        a = self.result(np.eye(w.shape[-1], dtype=w.dtype), device=w.device) - self.damping * m
         right = (1 - self.damping) * y
         return Solve()(a, right) if y.ndim == 3 else Solve()(a, right.unsqueeze(-1)).squeeze(-1)
 

@@ -71,7 +71,7 @@ class Scan(Op):
             if lengths is None:
                 states, hs[t] = new, new[0]
                 continue
-            alive = self.result((lengths.numpy() > t)[:, None])  # (B,1)
+            alive = self.result((lengths.numpy() > t)[:, None], device=x.device)  # (B,1)
             states = tuple([n.where(alive, old) for n, old in zip(new, states, strict=True)])
             hs[t] = new[0].where(alive, 0.0)
         empty_sequence = x[:, :, :states[0].shape[1]]

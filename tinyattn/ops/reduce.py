@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from ..autograd import Op
-from ..cuda import THREADS, cuda, cuda_kernel, flat, threads_for
+from ..cuda import NUMBERS, THREADS, cuda, cuda_kernel, flat, threads_for
 from ..device import empty, kernel
 from .broadcast import ShapeError
 from .shape import axis_of, permuted
@@ -48,6 +48,16 @@ class Reduction(Op):
         a = math.prod(shape[:axes[0]]) if axes else x.size
         return np.ascontiguousarray(x).reshape(a, n, math.prod(shape[axes[-1] + 1:]) if axes else 1), out
 
+    def three_on_card(self, x):
+        """x with the reduced axes side by side, an array for the result, and the lengths (a, n, b)."""
+        axes = self.axes(x.ndim)
+        others = [i for i in range(x.ndim) if i not in axes]
+        out = empty(self.kept(x.shape) if self.keepdims else [x.shape[i] for i in others], x.dtype, "cuda")
+        if axes and axes[-1] - axes[0] + 1 != len(axes):  # not side by side: the reduced axes go to the end
+            x, axes = permuted(x, [*others, *axes]), range(len(others), x.ndim)
+        first, last = (axes[0], axes[-1] + 1) if axes else (x.ndim, x.ndim)
+        return x, out, [math.prod(lengths) for lengths in (x.shape[:first], x.shape[first:last], x.shape[last:])]
+
     def back(self, out, x):
         """An array (a, n, b) made by `three`, in the shape of x."""
         axes = self.axes(x.ndim)
@@ -79,14 +89,8 @@ class Sum(Reduction):
         return out.reshape(shape)
 
     def cuda(self, x):
-        axes = self.axes(x.ndim)
-        others = [i for i in range(x.ndim) if i not in axes]
-        out = empty(self.kept(x.shape) if self.keepdims else [x.shape[i] for i in others], x.dtype, "cuda")
-        if axes and axes[-1] - axes[0] + 1 != len(axes):  # not side by side: the reduced axes go to the end
-            x, axes = permuted(x, [*others, *axes]), range(len(others), x.ndim)
-        first, last = (axes[0], axes[-1] + 1) if axes else (x.ndim, x.ndim)
-        a, n, b = (math.prod(lengths) for lengths in (x.shape[:first], x.shape[first:last], x.shape[last:]))
-        sum_cuda(flat(x), flat(out), a, n, b)
+        x, out, lengths = self.three_on_card(x)
+        sum_cuda(flat(x), flat(out), *lengths)
         return out
 
     def grad_x(self, g, y, x):
@@ -109,6 +113,11 @@ class Mean(Reduction):
         with np.errstate(invalid="ignore"):
             out *= out.dtype.type(1 / x.shape[1] if x.shape[1] else np.nan)
         return out.reshape(shape)
+
+    def cuda(self, x):
+        x, out, (a, n, b) = self.three_on_card(x)
+        sum_cuda(flat(x), flat(out), a, n, b, factor=1 / n if n else math.nan)
+        return out
 
     def grad_x(self, g, y, x):
         return self.spread(g * (max(g.size, 1) / max(x.size, 1)), x)
@@ -170,6 +179,11 @@ class Norm(Reduction):
         out = empty(x.shape[::2], x.dtype)
         _norm(x, out)
         return out.reshape(shape)
+
+    def cuda(self, x):
+        x, out, lengths = self.three_on_card(x)
+        sum_cuda(flat(x), flat(out), *lengths, squares=True, root=True)
+        return out
 
     def grad_x(self, g, y, x):
         y = y.reshape(self.kept(x.shape))
@@ -234,6 +248,13 @@ class Cumsum(Op):
         a, n, b = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1:])
         out = empty(x.shape, x.dtype)
         _cumsum(np.ascontiguousarray(x).reshape(a, n, b), out.reshape(a, n, b))
+        return out
+
+    def cuda(self, x):
+        axis = axis_of("cumsum", self.axis, x.ndim)
+        out, b = empty(x.shape, x.dtype, "cuda"), math.prod(x.shape[axis + 1:])
+        rows = math.prod(x.shape[:axis]) * b if x.size else 0
+        _cumsum_cuda.each(rows)(flat(x), flat(out), rows, x.shape[axis], b)
         return out
 
     def grad_x(self, g, y, x):
@@ -376,21 +397,24 @@ def _cumsum(x, out):
 CHUNK = 8192  # elements that one block adds up
 
 
-def sum_cuda(x, out, a, n, b, chunk=CHUNK):
-    """out[i, k] = sum over j of x[i, j, k]. More elements than one block's share are added up in several launches."""
+def sum_cuda(x, out, a, n, b, chunk=CHUNK, squares=False, root=False, factor=1.0):
+    """out[i, k] = factor * sum over j of x[i, j, k]; with `squares` of x[i, j, k]^2, with `root` the root of the sum.
+    More elements than one block's share are added up in several launches."""
     chunks = max(1, -(-n // chunk))
     target = out if chunks == 1 else empty(a * chunks * b, np.float64, "cuda")
     width = threads_for(b, most=32)
     threads = max(width, threads_for(min(n, chunk) * width))
-    _sum_cuda[a * chunks * -(-b // width), threads](x, target, n, b, width, chunk, chunks)
-    if chunks > 1:
-        sum_cuda(target, out, a, chunks, b, chunk)
+    last = chunks == 1
+    _sum_cuda[a * chunks * -(-b // width), threads](x, target, n, b, width, chunk, chunks, int(squares),
+                                                    int(root and last), factor if last else 1.0)
+    if not last:
+        sum_cuda(target, out, a, chunks, b, chunk, root=root, factor=factor)
 
 
-@cuda_kernel("T[::1], U[::1], int64, int64, int64, int64, int64",
+@cuda_kernel("T[::1], U[::1], int64, int64, int64, int64, int64, int64, int64, float64",
              types=("float32>float32", "float64>float64", "int64>int64", "float32>float64", "int64>float64",
                     "float64>float32", "float64>int64"))
-def _sum_cuda(x, out, n, b, width, chunk, chunks):
+def _sum_cuda(x, out, n, b, width, chunk, chunks, squares, root, factor):
     """A block adds up one chunk of the n elements, for `width` neighbouring columns k.
 
     Thread t takes column t % width and every `lanes`-th of its elements, so threads side by side read memory side by
@@ -407,7 +431,8 @@ def _sum_cuda(x, out, n, b, width, chunk, chunks):
     total = np.float64(0)
     if k < b:
         for j in range(c * chunk + t // width, end, lanes):
-            total += x[(i * n + j) * b + k]
+            v = np.float64(x[(i * n + j) * b + k])
+            total += v * v if squares != 0 else v
     sums[t] = total
     cuda.syncthreads()
     step = lanes // 2
@@ -417,4 +442,18 @@ def _sum_cuda(x, out, n, b, width, chunk, chunks):
         cuda.syncthreads()
         step //= 2
     if t < width and k < b:
-        out[(i * chunks + c) * b + k] = sums[t]
+        out[(i * chunks + c) * b + k] = (math.sqrt(sums[t]) if root != 0 else sums[t]) * factor
+
+
+@cuda_kernel("T[::1], T[::1], int64, int64, int64", types=NUMBERS)
+def _cumsum_cuda(x, out, rows, n, b):
+    """Thread r adds up row x[i, :, k] with (i, k) = (r // b, r % b), from its first element to its last as on the CPU: as
+    many threads as there are rows, so one long row goes slowly."""
+    r = cuda.grid(1)
+    if r < rows:
+        first = r // b * n * b + r % b
+        total = x[first]
+        out[first] = total
+        for j in range(1, n):
+            total += x[first + j * b]
+            out[first + j * b] = total

@@ -1,7 +1,7 @@
 """Rearranging without arithmetic: reshape, permute, expand, flip, pad, concat, stack, split.
 
 Reshape, permute, expand, flip and split give views: other strides over the same memory. Every other op takes any strides.
-On a card every array is C-contiguous: there reshape is a view, and permute and expand copy.
+On a card every array is C-contiguous: there reshape is a view, and all the others copy, with one kernel.
 """
 import math
 from functools import lru_cache
@@ -120,6 +120,10 @@ class Flip(Op):
         axes = [axis_of("flip", a, x.ndim) for a in self.axes]
         return x[tuple(slice(None, None, -1) if i in axes else slice(None) for i in range(x.ndim))]
 
+    def cuda(self, x):
+        axes = [axis_of("flip", a, x.ndim) for a in self.axes]
+        return part(x, tuple(slice(None, None, -1) if i in axes else slice(None) for i in range(x.ndim)))
+
     def grad_x(self, g, y, x):
         return g.flip(self.axes)
 
@@ -138,13 +142,22 @@ class Pad(Op):
     def _inside(self, shape):
         return tuple(slice(before, before + n) for (before, _), n in zip(self.widths, shape, strict=True))
 
-    def cpu(self, x):
-        if len(self.widths) != x.ndim or any(len(w) != 2 or min(w) < 0 for w in self.widths):
-            raise ShapeError(f"pad: expected one (before, after) pair of counts for each axis of shape {x.shape}, "
+    def _around(self, shape):
+        """The shape of the result."""
+        if len(self.widths) != len(shape) or any(len(w) != 2 or min(w) < 0 for w in self.widths):
+            raise ShapeError(f"pad: expected one (before, after) pair of counts for each axis of shape {shape}, "
                              f"got {self.widths}")
-        out = empty([n + sum(w) for n, w in zip(x.shape, self.widths, strict=True)], x.dtype)
+        return [n + sum(w) for n, w in zip(shape, self.widths, strict=True)]
+
+    def cpu(self, x):
+        out = empty(self._around(x.shape), x.dtype)
         out.fill(self.value)
         out[self._inside(x.shape)] = x
+        return out
+
+    def cuda(self, x):
+        out = filled(self._around(x.shape), self.value, x.dtype)
+        put(x, out, self._inside(x.shape))
         return out
 
     def grad_x(self, g, y, x):
@@ -164,11 +177,24 @@ class Concat(Op):
         self.axis = axis
 
     def cpu(self, *xs):
+        return np.concatenate(xs, self.check(xs))
+
+    def cuda(self, *xs):
+        axis, end = self.check(xs), 0
+        length = sum(x.shape[axis] for x in xs)
+        out = empty((*xs[0].shape[:axis], length, *xs[0].shape[axis + 1:]), xs[0].dtype, "cuda")
+        for x in xs:
+            begin, end = end, end + x.shape[axis]
+            put(x, out, (*(slice(None),) * axis, slice(begin, end)))
+        return out
+
+    def check(self, xs):
+        """The axis as a number from 0."""
         axis = axis_of("concat", self.axis, xs[0].ndim)
         shapes = [x.shape for x in xs]
         if len({s[:axis] + s[axis + 1:] for s in shapes}) > 1 or len({len(s) for s in shapes}) > 1:
             raise ShapeError(f"concat: shapes {', '.join(map(str, shapes))} differ in another axis than axis {axis}")
-        return np.concatenate(xs, axis)
+        return axis
 
     def grad_xs(self, i, g, y, *xs):
         axis = self.axis % g.ndim
@@ -194,10 +220,20 @@ class Stack(Op):
         self.axis = axis
 
     def cpu(self, *xs):
+        return np.stack(xs, self.check(xs))
+
+    def cuda(self, *xs):
+        axis, shape = self.check(xs), xs[0].shape
+        out = empty((*shape[:axis], len(xs), *shape[axis:]), xs[0].dtype, "cuda")
+        for i, x in enumerate(xs):
+            put(x, out, (*(slice(None),) * axis, i))
+        return out
+
+    def check(self, xs):
+        """The axis as a number from 0."""
         if len({x.shape for x in xs}) > 1:
             raise ShapeError(f"stack: expected inputs of one shape, got {', '.join(str(x.shape) for x in xs)}")
-        axis_of("stack", self.axis, xs[0].ndim + 1)
-        return np.stack(xs, self.axis)
+        return axis_of("stack", self.axis, xs[0].ndim + 1)
 
     def grad_xs(self, i, g, y, *xs):
         return g[(slice(None),) * (self.axis % g.ndim) + (i,)]
@@ -219,10 +255,19 @@ class Split(Op):
         self.lengths, self.axis = tuple(lengths), axis
 
     def cpu(self, x):
+        axis = self.check(x)
+        return tuple(np.split(x, np.cumsum(self.lengths)[:-1], axis))
+
+    def cuda(self, x):
+        lead, ends = (slice(None),) * self.check(x), np.cumsum(self.lengths).tolist()
+        return tuple(part(x, (*lead, slice(end - n, end))) for n, end in zip(self.lengths, ends, strict=True))
+
+    def check(self, x):
+        """The axis as a number from 0."""
         axis = axis_of("split", self.axis, x.ndim)
         if sum(self.lengths) != x.shape[axis] or min(self.lengths, default=0) < 0:
             raise ShapeError(f"split: lengths {self.lengths} do not add up to {x.shape[axis]}, axis {axis} of shape {x.shape}")
-        return tuple(np.split(x, np.cumsum(self.lengths)[:-1], axis))
+        return axis
 
     def grad_x(self, g, y, x):
         return Concat(self.axis)(*(g if type(g) is tuple else (g,)))
@@ -233,11 +278,11 @@ class Split(Op):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# on a card: copies into other strides
+# on a card: copies. What a view would be on the CPU is a part of an array: (first element, steps along the axes)
 # ---------------------------------------------------------------------------------------------------------------------
 def steps(shape):
     """How many elements apart neighbours along each axis of a C-contiguous array lie."""
-    return [math.prod(shape[i + 1:]) for i in range(len(shape))]
+    return tuple(math.prod(shape[i + 1:]) for i in range(len(shape)))
 
 
 def permuted(x, axes):
@@ -246,30 +291,57 @@ def permuted(x, axes):
     return strided_copy(x, [x.shape[a] for a in axes], [apart[a] for a in axes])
 
 
-def strided_copy(x, shape, apart):
-    """A new device array: its element i, j, ... is element i * apart[0] + j * apart[1] + ... of x. An axis that `apart`
-    does not name, in front, has stride 0."""
+def strided_copy(x, shape, apart, first=0):
+    """A new device array: its element i, j, ... is element first + i * apart[0] + j * apart[1] + ... of x. An axis that
+    `apart` does not name, in front, has stride 0."""
     out = empty(shape, x.dtype, "cuda")
-    plan = _copy_plan(tuple(shape), (0,) * (len(shape) - len(apart)) + tuple(apart))
-    _copy_cuda.each(out.size)(flat(x), flat(out), on_card(plan))
+    apart = (0,) * (len(shape) - len(apart)) + tuple(apart)
+    _copy_cuda.each(out.size)(flat(x), flat(out), on_card(_copy_plan(tuple(shape), apart, steps(shape))), out.size, first, 0)
     return out
 
 
+def part(x, index):
+    """x[index] as a new device array; the index is made of numbers, slices, None and `...`."""
+    shape, first, apart = _part(x.shape, index)
+    return strided_copy(x, shape, apart, first)
+
+
+def put(x, out, index):
+    """out[index] = x on a card, for x of the shape of out[index]."""
+    shape, first, apart = _part(out.shape, index)
+    _copy_cuda.each(x.size)(flat(x), flat(out), on_card(_copy_plan(shape, steps(shape), apart)), x.size, 0, first)
+
+
+def filled(shape, value, dtype):
+    """A new device array with one value throughout."""
+    return strided_copy(on_card(np.array([value], dtype)), shape, ())
+
+
+def _part(shape, index):
+    """(shape, first, apart) of x[index] for a C-contiguous x of this shape. NumPy works it out, errors included, on a
+    view over no memory, which is never read: elements of one byte, so that its strides count elements."""
+    whole = np.lib.stride_tricks.as_strided(np.empty(1, np.int8), shape, steps(shape))
+    view = whole[index if any(i is Ellipsis for i in index) else (*index, ...)]  # with `...` also one element is a view
+    return view.shape, view.ctypes.data - whole.ctypes.data, view.strides
+
+
 @lru_cache(maxsize=4096)
-def _copy_plan(shape, apart):
-    """A plan as in `broadcast.py` for one input with these strides."""
+def _copy_plan(shape, from_x, to_out):
+    """A plan as in `broadcast.py` for two arrays with these strides."""
     *outer, n = shape or (1,)
-    plan = np.zeros((3, max(3, len(outer))), np.int64)
-    plan[0, :3] = [math.prod(outer), n, (apart or (0,))[-1]]
+    plan = np.zeros((4, max(4, len(outer))), np.int64)
+    plan[0, :2] = [math.prod(outer), n]
     plan[1] = 1
     plan[1, :len(outer)] = outer
-    plan[2, :len(outer)] = apart[:len(outer)]
+    for i, apart in enumerate((from_x or (0,), to_out or (0,))):
+        plan[0, 2 + i] = apart[-1]
+        plan[2 + i, :len(outer)] = apart[:-1]
     return plan
 
 
-@cuda_kernel("T[::1], T[::1], int64[:, ::1]", types=ANY)
-def _copy_cuda(x, out, plan):
-    """Thread e copies the number that belongs at place e of the result."""
+@cuda_kernel("T[::1], T[::1], int64[:, ::1], int64, int64, int64", types=ANY)
+def _copy_cuda(x, out, plan, n, from_x, to_out):
+    """Thread e copies element e of a part of x, of n elements, to its place in a part of out."""
     e = cuda.grid(1)
-    if e < out.size:
-        out[e] = x[place(e, out.size, plan, 0)]
+    if e < n:
+        out[to_out + place(e, n, plan, 1)] = x[from_x + place(e, n, plan, 0)]

@@ -16,7 +16,8 @@ from numba import prange
 from ..autograd import Op
 from ..cuda import THREADS, cuda, cuda_function, cuda_kernel, flat, on_card, place, threads_for
 from ..cuda import exp as cuda_exp
-from ..device import empty, kernel, launch, to_device
+from ..cuda import log as cuda_log
+from ..device import empty, kernel, launch
 from .broadcast import ShapeError, plan_of
 from .shared import exp_below, first_row, offset, row_dot, row_max, row_sum, row_sum_exp
 
@@ -161,16 +162,14 @@ class Softmax(Op):
         return _forward(self, (_softmax_masked, _softmax_masked_chunks), (_softmax, _softmax_chunks), x, mask)
 
     def cuda(self, x, mask=None):
-        check_float(self.name, x)
-        y, (a, n, b) = empty(x.shape, x.dtype, "cuda"), _rows_on_card(self, x)
-        masked = mask is not None
-        mask = mask if masked else to_device(np.ones((), np.bool_), "cuda")
-        shape, plan = plan_of(self.name, x.shape, mask.shape)
-        if shape != x.shape:
-            raise ShapeError(f"{self.name}: the mask of shape {mask.shape} does not broadcast to the scores of shape "
-                             f"{x.shape}")
-        _softmax_cuda[a * b, threads_for(n)](flat(x), flat(mask), on_card(plan), int(masked), flat(y), n, b)
-        return y
+        return _forward_on_card(self, x, mask)
+
+    def composed(self, x, mask=None):
+        x = x if mask is None else x.where(mask, -np.inf)
+        high = x.max(axis=self.axis, keepdims=True).detach() if x.shape[self.axis] else x.sum(axis=self.axis, keepdims=True)
+        e = (x - high.where(high != -np.inf, 0.0)).exp()  # e^-inf is 0: what is masked, and all of a row that sees nothing
+        total = e.sum(axis=self.axis, keepdims=True)
+        return e / total.where(total != 0, 1.0)
 
     def grad_x(self, g, y, x, mask=None):
         return y * (g - (g * y).sum(axis=self.axis, keepdims=True))
@@ -200,6 +199,9 @@ class LogSoftmax(Op):
 
     def cpu(self, x, mask=None):
         return _forward(self, (_log_softmax_masked, _log_softmax_masked_chunks), (_log_softmax, _log_softmax_chunks), x, mask)
+
+    def cuda(self, x, mask=None):
+        return _forward_on_card(self, x, mask, logarithm=True)
 
     def grad_x(self, g, y, x, mask=None):
         live = y != -np.inf
@@ -505,6 +507,19 @@ def _rows_on_card(op, x):
     return (a, n, b) if n else (0, 0, b)
 
 
+def _forward_on_card(op, x, mask, logarithm=False):
+    """What softmax and log-softmax share: checks, axis, mask, launch."""
+    check_float(op.name, x)
+    y, (a, n, b) = empty(x.shape, x.dtype, "cuda"), _rows_on_card(op, x)
+    masked = mask is not None
+    mask = mask if masked else on_card(np.ones(1, np.bool_))
+    shape, plan = plan_of(op.name, x.shape, mask.shape if masked else ())
+    if shape != x.shape:
+        raise ShapeError(f"{op.name}: the mask of shape {mask.shape} does not broadcast to the scores of shape {x.shape}")
+    _softmax_cuda[a * b, threads_for(n)](flat(x), flat(mask), on_card(plan), int(masked), int(logarithm), flat(y), n, b)
+    return y
+
+
 @cuda_function
 def block_max(shared, value, t):
     """The largest `value` of all threads of the block, nan if there is one. A tree: at each step half of them go on."""
@@ -538,11 +553,11 @@ def block_sum(shared, value, t):
     return total
 
 
-@cuda_kernel("T[::1], boolean[::1], int64[:, ::1], int64, T[::1], int64, int64")
-def _softmax_cuda(x, mask, plan, masked, y, n, b):
+@cuda_kernel("T[::1], boolean[::1], int64[:, ::1], int64, int64, T[::1], int64, int64")
+def _softmax_cuda(x, mask, plan, masked, logarithm, y, n, b):
     """A block computes one row, its thread t the elements j = t, t + threads, ...: the largest of the row, then e^ of
-    the differences and their sum, then the quotients. A forbidden element is -inf; `plan` finds its place in the
-    mask."""
+    the differences and their sum, then the quotients, or their logarithms, the differences less log of the sum. A
+    forbidden element is -inf; `plan` finds its place in the mask."""
     shared = cuda.shared.array(THREADS, x.dtype)
     t, threads = cuda.threadIdx.x, cuda.blockDim.x
     first = cuda.blockIdx.x // b * n * b + cuda.blockIdx.x % b
@@ -560,10 +575,16 @@ def _softmax_cuda(x, mask, plan, masked, y, n, b):
         high = zero  # -inf - 0, in place of nan
     total = zero
     for j in range(t, n, threads):
-        v = cuda_exp(y[first + j * b] - high)
-        y[first + j * b] = v
+        below = y[first + j * b] - high
+        v = cuda_exp(below)
+        y[first + j * b] = below if logarithm != 0 else v
         total += v
     total = block_sum(shared, total, t)
+    if logarithm != 0:
+        less = cuda_log(total) if total != zero else zero  # a row of -inf stays one
+        for j in range(t, n, threads):
+            y[first + j * b] -= less
+        return
     scale = x.dtype.type(1) / total if total != zero else zero
     for j in range(t, n, threads):
         y[first + j * b] *= scale
