@@ -586,7 +586,7 @@ def test_nested_switches():
             assert is_grad_enabled() and (leaf(1.0) * 2).requires_grad
         assert not (leaf(1.0) * 2).requires_grad
     assert is_grad_enabled()
-    with pytest.raises(ValueError, match="'auto', 'never' or 'force', got 'maybe'"):
+    with pytest.raises(ValueError, match="'force' or 'fallback', got 'maybe'"):
         fused("maybe")
 
 
@@ -704,6 +704,11 @@ def test_program():
     assert len(Program.of([g, z])) > 3 and len(Program.of(x)) == 0
     import json
     json.dumps(Program.of(F.where(x > 0, x[[0, 0]], 1.0).clip(0, 1).sum()).to_json())
+
+
+def test_an_op_takes_tensors_and_says_so():
+    with pytest.raises(TypeError, match="exp: expected Tensors, got ndarray"):
+        Exp()(np.ones(2))
 
 
 def test_an_op_object_is_one_node_and_says_so():

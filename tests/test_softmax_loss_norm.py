@@ -524,7 +524,8 @@ DRAWN = "01010011001001010100010110101011"
 # twins, float32 accuracy, memory
 # ---------------------------------------------------------------------------------------------------------------------
 def assert_as_accurate(op, inputs, g):
-    """float32: the fused error against float64 is at most 3 times the twin's error, plus 4 ulp of the largest value."""
+    """float32: the fused error against float64 is at most 3 times the twin's error, plus 4 ulp of the largest value. (A weight
+    below the smallest normal number, 1e-38, is 0 in a fused loop: so what is no larger than a hundred of them may be.)"""
     narrow = [a.astype(np.float32) if a is not None and a.dtype.kind == "f" else a for a in inputs]
     g = g.astype(np.float32)
 
@@ -538,6 +539,7 @@ def assert_as_accurate(op, inputs, g):
         assert mine.dtype == np.float32
         if true.size:
             allowed = 3 * np.abs(twin - true).max() + 4 * np.spacing(np.float32(np.abs(true).max()))
+            allowed += 100 * float(np.finfo(np.float32).tiny)
             assert np.abs(mine - true).max() <= allowed
 
 

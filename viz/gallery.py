@@ -8,7 +8,6 @@ import inspect
 from html import escape
 from pathlib import Path
 
-
 import numpy as np
 
 from tinyattn.attention import by_family, find, properties
@@ -45,7 +44,11 @@ def gallery(folder, names=None, report=None):
     except OSError as error:
         raise InputError(f"gallery: cannot make the folder {folder}: {error.strerror or error}") from None
     variants = [find(name) for name in names] if names else [v for _, found in by_family() for v in found]
-    pages = []
+    named = {}
+    for variant in variants:
+        if named.setdefault(variant.name, variant) is not variant:
+            raise InputError(f"gallery: expected mechanisms with names of their own, for a page each, got two named {variant.name}")
+    variants, pages = list(named.values()), []
     for variant in variants:
         missing = draw(folder, variant)
         pages.append(_write(folder / f"{variant.name}.html", _page(folder, variant, variants)))
@@ -62,10 +65,11 @@ def draw(folder, variant):
     """Draw the pictures of one mechanism on its example; return lines on what could not be drawn."""
     missing = []
     if variant.part("example") is None:
-        return [f"{variant.name}.py has no example(rng) to be drawn"]
+        return [f"{Path(inspect.getsourcefile(variant.function)).name} has no example(rng) to be drawn"]
     arrays = example_of(variant)
     labels = variant.part("labels")
-    rows, columns, *inner = labels() if labels else (None, None)
+    with blame(variant):
+        rows, columns, *inner = labels() if labels else (None, None)
     inner = inner[0] if inner else "head" if "heads" in variant.arguments or "H" in "".join(variant.params.values()) else "number"
     inputs = properties.leaves(arrays, np.float32)
     with blame(variant), capture() as seen:

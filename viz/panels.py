@@ -29,7 +29,7 @@ def panels(seen, path=None, rows=None, columns=None, title="", batch=None, inner
         kind_of(path)
     found = matrices(seen, _telling(seen) if batch is None else batch, inner)
     if not found:
-        raise InputError("panels: nothing was tapped as \"weights\"; the code inside `capture()` ran no attention")
+        raise InputError("panels: nothing was tapped as \"weights\", or only empty ones; the code inside `capture()` ran no attention")
     shown = found[:MOST]
     more = f"\n{len(shown)} of {len(found)} are shown" if len(found) > len(shown) else ""
     return _page(shown, rows, columns, printable(title, 100) + more, path)
@@ -39,6 +39,8 @@ def matrices(seen, batch=0, inner="number"):
     """[(name, scores or None, mask or None, weights)], each of shape (T, S), of everything tapped as "weights"."""
     found, taps = [], _by_scope(seen)
     for number, (scope, w) in enumerate(taps["weights"]):
+        if not w.size:
+            continue
         w = _matrix_axes(w, batch)
         scores = _partner(taps["scores"], scope, number, len(taps["weights"]))
         mask = _partner(taps["mask"], scope, number, len(taps["weights"]))

@@ -21,6 +21,7 @@ prints something else. From the table come the tests, `tinyattn list / explain /
 Conventions: q (B, T, Q), k (B, S, K), v (B, S, E), or x (B, T, D) where a sequence attends to itself; mask is bool, True = may be
 attended, of shape (T, S), (B, 1, S) or (B, T, S); weights are tapped with keys on the last axis, queries before: (..., T, S).
 """
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -111,8 +112,7 @@ class Variant:
         scores, prepare = self.part("scores"), self.part("prepare")
         if scores is None:
             return False
-        wanted = [*inspect.signature(scores).parameters][2:] + ([*inspect.signature(prepare).parameters][1:] if prepare else [])
-        return set(wanted) == set(self.params)
+        return {*_names(scores)[2:], *(_names(prepare)[1:] if prepare else ())} == set(self.params)
 
     @property
     def arguments(self):
@@ -146,6 +146,7 @@ def variant(family="", *, params=None, null=(), paper="", score="", sums=1.0, ke
     """
     def register(function):
         names = inspect.signature(function).parameters
+        _check_fields(function.__name__, names, params or {}, null, score, sums, () if keys is None else keys)
         own = tuple(n for n in ("k", "v", "x") if n in names) if keys is None else tuple(keys)
         entry = Variant(function.__name__, function, dict(params or {}), tuple(null), paper, score, sums, own, causal, family, empty)
         if entry.of_the_package:  # a user's own is found by its file, and may have any name
@@ -154,6 +155,19 @@ def variant(family="", *, params=None, null=(), paper="", score="", sums=1.0, ke
             _table[entry.name] = entry
         return entry
     return register
+
+
+def _check_fields(name, arguments, params, null, score, sums, keys):
+    """TypeError or ValueError for fields of `@variant` that cannot be meant."""
+    texts = isinstance(params, dict) and all(isinstance(letters, str) for letters in params.values())
+    if not texts or not isinstance(null, (tuple, list)) or not isinstance(keys, (tuple, list)) or not isinstance(score, str):
+        raise TypeError(f"variant {name}: expected params {{name: letters}}, tuples null and keys, and the name of a score, got "
+                        f"params={params!r}, null={null!r}, keys={keys!r}, score={score!r}")
+    if not (sums is None or isinstance(sums, NUMBERS) or (isinstance(sums, tuple) and len(sums) == 2)):
+        raise TypeError(f"variant {name}: expected sums to be a number, a pair (at least, at most) or None, got {sums!r}")
+    unknown = [k for k in (*params, *keys) if k not in arguments]
+    if unknown:
+        raise ValueError(f"variant {name}: expected params and keys to name arguments of the function, got {', '.join(unknown)}")
 
 
 def table():
@@ -211,7 +225,8 @@ def _from_file(path, function):
 
 def _said(error, path):
     """"line 3: ValueError: what it says" of an exception that came through the file `path`."""
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == Path(path)]
+    path = Path(path).resolve()
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() == path]
     return (f"line {lines[-1]}: " if lines else "") + f"{type(error).__name__}: {error}"
 
 
@@ -296,8 +311,13 @@ def _tensors(entry, given):
 
 def _wanted(function, parameters):
     """Those of the parameters that a function names."""
-    names = inspect.signature(function).parameters
+    names = _names(function)
     return {name: p for name, p in parameters.items() if name in names}
+
+
+@functools.cache
+def _names(function):
+    return tuple(inspect.signature(function).parameters)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -31,11 +31,14 @@ def leaves(value, dtype=np.float64, where="cpu"):
         return value
     if value.dtype.kind != "f":
         return Tensor(value, device=where)
-    return Tensor(np.asarray(value, dtype), requires_grad=True, device=where)
+    with np.errstate(over="ignore"):
+        return Tensor(np.asarray(value, dtype), requires_grad=True, device=where)
 
 
 def outputs_of(result):
     """The float Tensors in a result, in order."""
+    if isinstance(result, dict):
+        result = list(result.values())
     if isinstance(result, (tuple, list)):
         return [t for part in result for t in outputs_of(part)]
     return [result] if isinstance(result, Tensor) and result.dtype.kind == "f" else []
@@ -43,6 +46,13 @@ def outputs_of(result):
 
 def check(variant, arrays):
     """The Reports on one mechanism with these inputs (a dictionary, as from `example`)."""
+    result = variant(**leaves(arrays))
+    outs = outputs_of(result)
+    if not outs or not outs[0].size or not outs[0].ndim:
+        report = _report(variant, "result")
+        report.fail("expected a float Tensor with something in it, sequences on its first axis, got "
+                    + (f"shape {outs[0].shape}" if outs else type(result).__name__))
+        return [report]
     checks = [value] if variant.part("reference") else []
     if "mask" in variant.arguments and isinstance(arrays.get("mask"), np.ndarray):
         checks += [weights, masked, empty]
@@ -209,10 +219,10 @@ def devices(variant, arrays):
     want, ops = _values(variant, arrays, "cpu")
     twins = sorted({op.name for op in ops if op.composed is not None and op.cuda is None})
     try:
-        with fused("never" if twins else "auto"):
+        with fused("fallback"):
             got, _ = _values(variant, arrays, "cuda")
     except NotImplementedError as missing:  # said, not hidden: the report counts nothing
-        report.reason = str(missing)
+        report.reason = f"{missing} (in the readable twin of {', '.join(twins)})" if twins else str(missing)
         return report
     through = f", through the readable twin of {', '.join(twins)}" if twins else ""
     for a, b in zip(got, want, strict=True):

@@ -91,7 +91,7 @@ class LinearChain(Op):
             backward.insert(0, step.where(alive[t + 1], 0.0))
         logz = forward[-1].logsumexp(1).where(alive[0].squeeze(1), 0.0)             # (B,)
         shift = logz.where(logz.isfinite(), 0.0).unsqueeze(1)                       # no path: e^(-inf - 0) = 0
-        p = [(a + b - shift).exp().where(alive[t], 0.0) for t, (a, b) in enumerate(zip(forward, backward, strict=True))]
+        p = [(a + b - shift).where(alive[t], -np.inf).exp() for t, (a, b) in enumerate(zip(forward, backward, strict=True))]
         return self.result.stack(p, 1), logz
 
     def _checked(self, u, w, lengths):

@@ -52,8 +52,8 @@ class PageRank(Op):
     tex = r"(1 - \lambda) (I - \lambda {w} D^{-1})^{-1} {y}"
 
     def __init__(self, damping=0.9):
-        if not 0 <= damping < 1:
-            raise ValueError(f"{self.name}: expected a damping in [0, 1), got {damping}")
+        if not isinstance(damping, (int, float, np.integer, np.floating)) or not 0 <= damping < 1:
+            raise ValueError(f"{self.name}: expected a damping in [0, 1), got {damping!r}")
         self.damping = damping
 
     def cpu(self, w, y):
