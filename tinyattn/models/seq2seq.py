@@ -235,15 +235,20 @@ class Seq2Seq(nn.Module):
 
 def _attention_shapes(variant, align, query, annotation):
     """The shapes of a mechanism's parameters in this decoder. InputError if it asks for more than q, k, v and a mask."""
-    letters = variant.letters()
-    needed = [name for name, p in inspect.signature(variant.function).parameters.items()
-              if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD and name not in letters]
-    if set(needed) != {"q", "k", "v"} or "mask" not in variant.arguments or "start" in variant.arguments:
-        known = [name for name, v in table().items() if v.arguments[:3] == ("q", "k", "v") and "start" not in v.arguments]
+    if not _serves(variant):
         raise InputError(f"attention {variant.name}: a decoder attends with q, k, v and a mask, one query at a time; "
-                         f"{variant.name} takes {', '.join(variant.arguments)}. Expected one of {', '.join(known)}")
+                         f"{variant.name} takes {', '.join(variant.arguments)}. Expected one of "
+                         f"{', '.join(name for name, v in table().items() if _serves(v))}")
     sizes = {"D": query} if query == annotation else {}
     return variant.shapes(A=align, Q=query, K=annotation, E=annotation, **sizes)
+
+
+def _serves(variant):
+    """Does it take q, k, v, its parameters and a mask, and nothing else that a decoder would have to give?"""
+    needed = {name for name, p in inspect.signature(variant.function).parameters.items()
+              if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD and name not in variant.letters()}
+    several = "M" in "".join(variant.letters().values())  # several contexts for a query
+    return needed == {"q", "k", "v"} and "mask" in variant.arguments and "start" not in variant.arguments and not several
 
 
 def _set(parameter, value):
