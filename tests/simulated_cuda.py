@@ -11,7 +11,9 @@ import pytest
 from tinyattn import Tensor, embedding, grad, no_grad
 from tinyattn import cuda as card
 from tinyattn import device as devices
-from tinyattn.autograd import Op, detect_anomaly
+from tinyattn.attention import find, mask, properties, table
+from tinyattn.autograd import Op, detect_anomaly, fused
+from tinyattn.functional import arange, concat, eye, full, layer_norm, linear, ones, rand, randint, randn, stack, zeros
 from tinyattn.ops import reduce, transfer
 from tinyattn.ops.index import ScatterRows
 from tinyattn.ops.matmul import MatMul
@@ -55,17 +57,17 @@ TIGHT = {"float32": {"rtol": 3e-6, "atol": 3e-6}, "float64": {"rtol": 1e-12, "at
 
 
 def results(f, arrays, device, seed=5):
-    """Value, gradients by loops, by rules, and of a fixed combination of those: NumPy arrays, or None."""
+    """Values, gradients by loops, by rules, and of a fixed combination of those: NumPy arrays, or None."""
     xs = [None if a is None else Tensor(a, device=device, requires_grad=a.dtype.kind == "f") for a in arrays]
-    out = f(*xs)
-    assert out.device == device
+    outs = f(*xs)
+    outs = list(outs) if isinstance(outs, tuple) else [outs]
     wanted = [x for x in xs if x is not None and x.requires_grad]
-    found = [out]
-    if out.requires_grad:
+    found, ends = outs[:], [out for out in outs if out.requires_grad]
+    if ends:
         rng = np.random.default_rng(seed)
-        g = Tensor(rng.normal(size=out.shape).astype(out.dtype), device=device)
-        found += grad(out, wanted, g, allow_unused=True)
-        first = grad(out, wanted, g, create_graph=True, allow_unused=True)
+        g = [Tensor(rng.normal(size=out.shape).astype(out.dtype), device=device) for out in ends]
+        found += grad(ends, wanted, g, allow_unused=True)
+        first = grad(ends, wanted, g, create_graph=True, allow_unused=True)
         found += first
         probes = [Tensor(rng.normal(size=x.shape).astype(x.dtype), device=device) for x in wanted]
         parts = [(a * p).sum() for a, p in zip(first, probes, strict=True) if a is not None and a.requires_grad]
@@ -95,7 +97,10 @@ ON_CARD = sorted(name for name, op in Op.registry.items() if op.cuda is not None
 
 def test_each_family_is_there():
     for name in ("add", "sub", "mul", "div", "neg", "exp", "tanh", "sigmoid", "relu", "cast", "where", "sum", "softmax",
-                 "matmul", "embedding", "scatter_rows", "reshape", "permute", "expand", "transfer"):
+                 "matmul", "embedding", "scatter_rows", "reshape", "permute", "expand", "transfer", "affine", "getitem",
+                 "putitem", "gather", "scatter_add", "concat", "stack", "split", "flip", "pad", "mean", "norm", "max",
+                 "min", "cumsum", "log_softmax", "log_sum_exp", "log", "sqrt", "abs", "sign", "pow", "maximum", "minimum",
+                 "clip"):
         assert name in ON_CARD
 
 
@@ -104,7 +109,8 @@ def test_op_agrees_on_its_samples(name):
     op = Op.registry[name]
     for attributes, inputs in op.samples(np.random.default_rng(1)):
         if op is not transfer.Transfer:
-            agree(op(**attributes), *[None if x is None else np.asarray(x) for x in inputs])
+            arrays = [None if x is None else np.asarray(x) for x in inputs]
+            agree(lambda *xs, attributes=attributes: op(**attributes)(*xs), *arrays)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -175,6 +181,83 @@ def test_softmax_row_longer_than_a_block():
 @pytest.mark.parametrize("a, b", [((5, 6), (6, 9)), ((1, 1), (1, 1)), ((3, 0), (0, 2)), ((0, 3), (3, 2))])
 def test_matmul_of_odd_sizes(a, b):
     agree(lambda a, b: a @ b, RNG.normal(size=a), RNG.normal(size=b))
+
+
+@pytest.mark.parametrize("axis", [0, 1, (0, 2), None])
+@pytest.mark.parametrize("name", ["mean", "norm", "max", "min", "logsumexp"])
+def test_reductions_over_each_axis(name, axis):
+    agree(lambda x: getattr(x, name)(axis, keepdims=True), RNG.normal(size=(3, 5, 2)))
+
+
+def test_reductions_at_the_ends_of_the_range():
+    x = np.array([[np.nan, 1.0, 2.0], [3.0, np.nan, -np.inf], [np.inf, 1.0, -1.0], [-np.inf, -np.inf, -np.inf]])
+    for f in (lambda x: x.max(1), lambda x: x.min(1), lambda x: x.logsumexp(1), lambda x: x.log_softmax(), Tensor.sign,
+              Tensor.log):
+        np.testing.assert_allclose(f(Tensor(x, device="cuda")).numpy(), f(Tensor(x)).numpy(), rtol=1e-15)
+    zero = Tensor(np.zeros((2, 3)), device="cuda", requires_grad=True)
+    assert grad(zero.norm(), [zero])[0].tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert Tensor(np.array([3e30, 4e30], np.float32), device="cuda").norm().item() == np.float32(5e30)
+    assert np.isnan(Tensor(np.zeros((2, 0)), device="cuda").mean(1).numpy()).all()
+    with pytest.raises(ValueError, match="max: there is no max of nothing"):
+        Tensor(np.zeros((2, 0)), device="cuda").max(1)
+
+
+def test_rows_longer_than_a_block():
+    x = RNG.normal(size=(card.THREADS + 44, 1))
+    for f in (Tensor.max, Tensor.min, Tensor.logsumexp, lambda x: x.log_softmax(0)):
+        np.testing.assert_allclose(f(Tensor(x, device="cuda")).numpy(), f(Tensor(x)).numpy(), rtol=1e-12)
+
+
+def test_norm_and_mean_of_many_in_several_launches():
+    x = RNG.normal(size=(2, 37, 3))
+    out = devices.empty((2, 3), np.float64, "cuda")
+    for options, want in [({"squares": True, "root": True}, np.sqrt((x * x).sum(1))), ({"factor": 1 / 37}, x.mean(1))]:
+        reduce.sum_cuda(card.flat(devices.to_device(x, "cuda")), card.flat(out), 2, 37, 3, chunk=5, **options)
+        np.testing.assert_allclose(out.copy_to_host(), want, rtol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_affine(dtype):
+    x, w, b = RNG.normal(size=(2, 3, 5)), RNG.normal(size=(6, 5)), RNG.normal(size=6)
+    agree(linear, x, w, b, dtype=dtype)
+    agree(linear, RNG.normal(size=5), RNG.normal(size=(6, 5)), dtype=dtype)
+
+
+@pytest.mark.parametrize("index", [
+    (1, 2, 3), (Ellipsis,), (slice(None, None, -2), None, Ellipsis, -1), (0, slice(3, 0, -2)), (slice(2, 2),),
+    (None, 1, None), (np.array([2, 0, 2]),), (slice(None), np.array([[1, -1], [0, 1]])),
+    (np.arange(3) != 1, slice(1, None)), (np.array([], int),)], ids=str)
+def test_every_kind_of_index(index):
+    agree(lambda x: (lambda y: y * y)(x[index]), RNG.normal(size=(3, 4, 5)))
+    ids = np.arange(60).reshape(3, 4, 5)
+    for data in (ids, ids % 2 == 0):
+        np.testing.assert_array_equal(Tensor(data, device="cuda")[index].numpy(), data[index])
+
+
+def test_an_index_outside_reads_as_on_the_cpu():
+    x = Tensor(np.ones((2, 3)), device="cuda")
+    for index in ((2,), (0, -4), (np.array([0, 2]),), (0, 0, 0)):
+        for t in (x, x.cpu()):
+            with pytest.raises(IndexError, match="out of bounds|too many"):
+                t[index]
+
+
+def test_joining_and_padding_of_every_type():
+    six = np.arange(6).reshape(2, 3)
+    for data in (six, six > 2, six.astype(np.float32)):
+        here, there = Tensor(data), Tensor(data, device="cuda")
+        for f in (lambda x: concat([x, x, x[:, :0]], 1), lambda x: stack([x, x], -1), lambda x: x.pad(((0, 1), (2, 0))),
+                  lambda x: x.flip((0, 1)), lambda x: concat(x.split([1, 0, 2], 1)[::2], 1)):
+            np.testing.assert_array_equal(f(there).numpy(), f(here).numpy())
+
+
+def test_a_long_graph_of_slices():
+    def steps(x, w):
+        h = x[:, 0]
+        for t in range(1, x.shape[1]):
+            h = (concat([h, x[:, t]], -1) @ w).tanh()
+        return stack([h, x[:, -1]], 1).flip(1).cumsum(1).log_softmax(mask=np.array([True, True, False]))[:, :, :2]
+    agree(steps, RNG.normal(size=(2, 3, 3)), RNG.normal(size=(6, 3)))
 
 
 def test_matmul_with_batches_vectors_and_transposes():
@@ -274,6 +357,74 @@ def test_conditions_stay_on_the_card():
     assert a.where(a > 0, 0.0).tolist() == [1, 0, 0]
 
 
+def test_masks_and_constants_are_made_where_they_are_asked_for():
+    for t in (zeros(2, device="cuda"), ones(2, 3, device="cuda"), arange(3, device="cuda"), eye(2, device="cuda"),
+              full((2,), 3.0, device="cuda"), randn(2, device="cuda"), rand(2, device="cuda"),
+              randint(0, 3, (2,), device="cuda"), mask.causal(2, 3, device="cuda"), mask.forward(2, device="cuda"),
+              mask.backward(2, device="cuda"), mask.diagonal(2, device="cuda"), mask.window(3, before=1, device="cuda"),
+              mask.from_lengths([1, 2], device="cuda"), mask.from_lengths(Tensor(np.array([1, 2]), device="cuda"))):
+        assert t.device == "cuda"
+    assert mask.causal(2).device == zeros(2).device == "cpu"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# mechanisms of attention: values and gradients on both devices, by `properties.devices`
+# ---------------------------------------------------------------------------------------------------------------------
+FUSED_WITHOUT_A_KERNEL = {  # their readable twins run in their place
+    "attention", "additive_scores", "additive_2d", "featurewise_attention", "attention_gru", "gru", "lstm", "rnn",
+    "linear_chain", "eisner", "pagerank", "cross_entropy", "layer_norm", "prod"}
+NOT_COMPARED = {
+    "entmax15": "entmax15: has no kernel",   # a loop over sorted scores, with a rule for its gradient but no twin
+    "sparsemax": "sparsemax: has no kernel",
+    "pagerank": "solve: has no kernel"}      # its twin solves a linear system, on the CPU by LAPACK
+
+
+def compared(name):
+    return properties.devices(find(name), find(name).part("example")(np.random.default_rng(0)))
+
+
+def test_which_fused_ops_have_no_kernel():
+    found = {name for name, op in Op.registry.items() if op.composed is not None and op.cuda is None}
+    assert found == FUSED_WITHOUT_A_KERNEL
+
+
+@pytest.mark.parametrize("name", list(table()))
+def test_mechanism_agrees(name):
+    report = compared(name)
+    assert report.ok, str(report)
+    if name in NOT_COMPARED:
+        assert report.compared == 0 and report.reason.startswith(NOT_COMPARED[name])
+        return
+    assert report.compared > 1
+    _, through, ops = report.reason.partition("through the readable twin of ")
+    assert bool(through) == bool(report.reason)
+    assert set(ops.partition(" (")[0].split(", ")) <= (FUSED_WITHOUT_A_KERNEL if through else {""})
+
+
+def test_a_comparison_can_fail_and_says_through_which_twin(monkeypatch):
+    before = Op.registry["tanh"].cuda
+
+    def wrong(op, x):
+        y = before(op, x)
+        return Op.registry["add"]().cuda(y, devices.to_device(np.array(1e-6), "cuda"))
+
+    monkeypatch.setattr(Op.registry["tanh"], "cuda", wrong)
+    report = compared("additive")
+    assert not report.ok and "through the readable twin of additive_scores" in str(report)
+
+
+def test_fallback_takes_the_twin_only_where_there_is_no_kernel():
+    x = np.arange(6.0).reshape(2, 3) / 7
+    with pytest.raises(NotImplementedError, match="layer_norm.*cuda"):
+        layer_norm(Tensor(x, device="cuda"))
+    here, there = Tensor(x, requires_grad=True), Tensor(x, device="cuda", requires_grad=True)
+    with fused("fallback"):
+        y = layer_norm(there)
+        np.testing.assert_allclose(y.numpy(), layer_norm(here).numpy(), atol=1e-12)
+        assert y.op.name == "div" and layer_norm(here).op.name == "layer_norm"
+        assert there.softmax().op.name == "softmax"
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # errors
 # ---------------------------------------------------------------------------------------------------------------------
@@ -285,8 +436,8 @@ def test_mixed_devices_name_both():
 
 
 def test_an_op_without_a_kernel_names_itself_and_the_device():
-    with pytest.raises(NotImplementedError, match="cumsum.*cuda"):
-        Tensor(np.ones(3), device="cuda").cumsum()
+    with pytest.raises(NotImplementedError, match="gelu.*cuda"):
+        Tensor(np.ones(3), device="cuda").gelu()
 
 
 def test_bad_shapes_and_ids_read_as_on_the_cpu():

@@ -34,7 +34,7 @@ def test_weights_are_shared_out_among_the_sources_that_have_the_word(name):
     np.testing.assert_allclose(w.sum(-1), 1)
     assert (w[~present] == 0).all() and (w[present] > 0).all()
     for i, g in enumerate(grad(out.sum(), inputs["x"])):
-        assert (g.numpy()[~present[..., i]] == 0).all() or name == "cdme"  # the BiLSTM reads missing words' vectors, as any
+        assert (g.numpy()[~present[..., i]] == 0).all() or name == "cdme"  # whose BiLSTM reads them all
 
 
 def test_a_word_that_no_source_has_is_0():
@@ -52,7 +52,8 @@ def test_cdme_looks_at_the_sentence_and_dme_does_not():
     for name, same in (("dme", True), ("cdme", False)):
         inputs = example(name)
         before = find(name)(**inputs).numpy()[0, 0]
-        changed = [Tensor(np.where(np.arange(3)[:, None] == 2, 5.0, x.numpy())) for x in inputs["x"]]  # another last word
+        last = np.arange(3)[:, None] == 2
+        changed = [Tensor(np.where(last, 5.0, x.numpy())) for x in inputs["x"]]  # another last word
         assert np.allclose(find(name)(**inputs | {"x": changed}).numpy()[0, 0], before) == same
 
 
@@ -70,7 +71,8 @@ def test_the_three_gates():
     arrays = find("gated_reader").part("example")(np.random.default_rng(0))
     outs = {gate: find("gated_reader")(**inputs | {"gate": gate}).numpy() for gate in ("multiply", "sum", "concat")}
     for gate in ("multiply", "sum"):
-        np.testing.assert_allclose(outs[gate], find("gated_reader").part("reference")(**arrays | {"gate": gate}), atol=1e-12)
+        expected = find("gated_reader").part("reference")(**arrays | {"gate": gate})
+        np.testing.assert_allclose(outs[gate], expected, atol=1e-12)
     np.testing.assert_allclose(outs["concat"][..., :3], arrays["q"])
     np.testing.assert_allclose(outs["concat"][..., 3:], outs["sum"] - arrays["q"], atol=1e-12)
     with pytest.raises(ValueError, match="gated_reader: expected gate to be one of multiply, sum, concat, got 'max'"):
@@ -79,7 +81,8 @@ def test_the_three_gates():
 
 def test_a_candidates_mass_is_the_sum_over_the_places_where_it_stands():
     answer = find("gated_reader").part("answer")
-    d, cloze = Tensor(np.random.default_rng(0).normal(size=(2, 5, 3))), Tensor(np.random.default_rng(1).normal(size=(2, 3)))
+    d = Tensor(np.random.default_rng(0).normal(size=(2, 5, 3)))
+    cloze = Tensor(np.random.default_rng(1).normal(size=(2, 3)))
     p = answer(d, cloze, np.array([[0, 1, 0, -1, 2], [-1, -1, -1, -1, -1]]), 3).numpy()
     s = np.exp(d.numpy()[0] @ cloze.numpy()[0])
     np.testing.assert_allclose(p[0], np.array([s[0] + s[2], s[1], s[4]]) / (s.sum() - s[3]), atol=1e-12)
@@ -99,7 +102,8 @@ def test_probabilities_sum_to_1_and_a_word_that_stands_twice_gets_both_weights()
     context, _, _ = module.attend(*(inputs[n] for n in ("q", "k", "w_q", "w_k", "b", "v_a", "w_c", "mask")))
     g = module.gate(context, *(inputs[n] for n in ("q", "x", "w_h", "w_s", "w_x", "c"))).numpy()
     a, made = alpha.numpy(), inputs["logits"].softmax(-1).numpy()
-    np.testing.assert_allclose(p.numpy()[0, :, 2], (g * made)[0, :, 2] + (1 - g[0, :, 0]) * (a[0, :, 0] + a[0, :, 2]), atol=1e-12)
+    twice = (g * made)[0, :, 2] + (1 - g[0, :, 0]) * (a[0, :, 0] + a[0, :, 2])
+    np.testing.assert_allclose(p.numpy()[0, :, 2], twice, atol=1e-12)
     np.testing.assert_allclose(p.numpy()[0, :, 5], (1 - g[0, :, 0]) * a[0, :, 1], atol=1e-12)  # unknown: copied alone
     assert (a[1, :, 2:] == 0).all()  # padding is never copied: word 0 gets only what the first place gives
     np.testing.assert_allclose(p.numpy()[1, :, 0], (g * made)[1, :, 0] + (1 - g[1, :, 0]) * a[1, :, 0], atol=1e-12)

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from tinyattn import InputError, Program, Tensor, capture, grad
-from tinyattn.attention import find, mask, properties, table, weigh
+from tinyattn.attention import core, find, mask, properties, table, weigh
 from tinyattn.attention.core import FAMILIES
 from tinyattn.attention.properties import leaves
 from tinyattn.gradcheck import check_function
@@ -12,8 +12,8 @@ NAMES = list(table())
 ERRATA = {  # the mechanisms of which the survey prints something else, leaves something out or leaves something open
     "additive", "attention_gru", "cdme", "cmla", "dependency", "disan", "dme", "dmn", "dmn_plus", "encoder_decoder",
     "gated_reader", "han", "input_feeding", "key_value", "local_p", "luong_global", "memn2n", "memory", "mlp", "mlp_2d",
-    "multi_head", "nested", "ntm", "pagerank", "pairwise", "pattern", "raw", "scaled_dot", "segmentation", "self_attention",
-    "shaw", "static", "structured_self", "tensor", "token2token", "two_level"}
+    "multi_head", "nested", "ntm", "pagerank", "pairwise", "pattern", "raw", "scaled_dot", "segmentation",
+    "self_attention", "shaw", "static", "structured_self", "tensor", "token2token", "two_level"}
 
 
 def example(name, seed=0):
@@ -36,8 +36,11 @@ def test_value_is_that_of_the_slow_reference(name):
 def test_gradients_to_second_order(name):
     _, arrays = example(name)
     names = list(arrays)
-    show(check_function(name, lambda *values: find(name)(**dict(zip(names, values, strict=True))), list(arrays.values()), 2, 0,
-                        names=names))
+
+    def call(*values):
+        return find(name)(**dict(zip(names, values, strict=True)))
+
+    show(check_function(name, call, list(arrays.values()), 2, 0, names=names))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -147,6 +150,21 @@ def test_a_mechanism_of_ones_own_is_one_file(tmp_path):
                     "    return weigh(q @ w @ k.transpose(), v, mask)\n")
     found = find(f"{file}:bilinear")
     assert found.shapes(Q=2, K=3) == {"w": (2, 3)} and "bilinear" not in table()
-    for bad, message in [(f"{file}:nothing", "bilinear"), (tmp_path / "no.py:x", "no file"), ("cosy", "expected one of")]:
+    for bad, message in [(f"{file}:nothing", "bilinear"), (tmp_path / "no.py:x", "no file"),
+                         ("cosy", "expected one of")]:
         with pytest.raises(InputError, match=message):
             find(str(bad))
+
+
+def test_show_taps_in_order_and_computes_only_where_somebody_looks():
+    x = Tensor(np.ones((1, 2)))
+
+    def unasked():
+        raise AssertionError("nobody looks")
+
+    core.show(unasked, unasked, unasked)
+    with capture() as seen:
+        core.show(lambda: x, lambda: None, x * 0.5)
+        core.show(x, x > 0, lambda: x)
+    assert [name for name, _ in seen.taps] == ["scores", "weights", "scores", "mask", "weights"]
+    assert seen["weights"][0].tolist() == [[0.5, 0.5]]

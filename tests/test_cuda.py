@@ -62,17 +62,19 @@ def ptx():
 
 def test_every_kernel_compiles_to_ptx(ptx):
     assert {c for _, _, c, _ in ptx} == {"sm_80", "sm_90"}
-    assert {name.split(".")[0] for name, *_ in ptx} >= {"binary", "unary", "reduce", "softmax", "matmul", "index"}
+    families = {name.split(".")[0] for name, *_ in ptx}
+    assert families >= {"binary", "unary", "reduce", "softmax", "matmul", "index", "shape", "select"}
     for name, _, capability, text in ptx:
         assert f".target {capability}" in text and ".visible .entry" in text, name
-        if name in ("reduce.sum", "softmax.softmax", "softmax.softmax_grad", "matmul.product"):
+        if name in ("reduce.sum", "reduce.extreme", "softmax.softmax", "softmax.softmax_grad", "softmax.log_sum_exp",
+                    "matmul.product"):
             assert ".shared " in text and "bar.sync" in text, name
 
 
 def test_float32_kernels_compute_in_float32(ptx):
     """A literal in the wrong place widens to float64, which many cards do far slower. The sum does it on purpose."""
     wide = {name for name, signature, _, text in ptx
-            if "float32" in signature and "float64" not in signature and ".f64" in text}
+            if "float32" in signature and "float64[" not in signature and ".f64" in text}
     assert wide == {"reduce.sum"}
 
 

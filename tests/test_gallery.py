@@ -85,7 +85,8 @@ def test_a_page_each_and_an_index_that_open_from_disk(tmp_path):
 
 def test_the_expanded_graph_opens_the_fused_op_and_the_forward_one_does_not(tmp_path):
     gallery(tmp_path, ["scaled_dot"])
-    forward, expanded = ((tmp_path / f"scaled_dot-{w}.svg").read_text(encoding="utf-8") for w in ("forward", "expanded"))
+    forward, expanded = ((tmp_path / f"scaled_dot-{which}.svg").read_text(encoding="utf-8")
+                         for which in ("forward", "expanded"))
     assert ">softmax<" not in forward and ">attention<" in forward and ">softmax<" in expanded
 
 
@@ -103,7 +104,8 @@ def test_the_same_gallery_twice_is_the_same_files(tmp_path):
 
 def test_wrong_names_and_folders_are_one_line(tmp_path, capfd):
     (tmp_path / "file").write_text("x")
-    for arguments, message in ((["nothing"], "there is no attention of this name"), (["op:softmax"], "is no attention mechanism"),
+    for arguments, message in ((["nothing"], "there is no attention of this name"),
+                               (["op:softmax"], "is no attention mechanism"),
                                (["dot", "-o", str(tmp_path / "file")], "cannot make the folder")):
         assert main(["gallery", *arguments, *(["-o", str(tmp_path / "g")] if "-o" not in arguments else [])]) == 2
         said = capfd.readouterr().err
@@ -112,8 +114,9 @@ def test_wrong_names_and_folders_are_one_line(tmp_path, capfd):
 
 def test_memory_lands_where_the_survey_says():
     v = find("memory")
+    arrays = v.part("example")(np.random.default_rng(0))
     with capture() as seen:
-        v(**{k: Tensor(a) if isinstance(a, np.ndarray) else a for k, a in v.part("example")(np.random.default_rng(0)).items()})
+        v(**{k: Tensor(a) if isinstance(a, np.ndarray) else a for k, a in arrays.items()})
     rows, columns, inner = v.part("labels")()
     lands = [columns[w[0].argmax()] for _, _, _, w in matrices(seen, inner=inner)]
     assert rows[0] == "where is the apple?" and lands == ["Sam drops the apple", "Sam walks into the bedroom"]

@@ -137,20 +137,20 @@ def test_lengths_and_han_errors():
 def test_two_levels_are_structured_self_attention_twice():
     a = leaves(arrays_of("two_level"))
     bag, (words, chosen) = two_level(**a, return_weights=True)
-    each = [structured_self(a["x"][:, n], a["w1"], a["w2"], a["word_mask"][:, n:n + 1]) for n in range(3)]
+    each = [structured_self(a["x"][:, n], a["w_1"], a["w_2"], a["word_mask"][:, n:n + 1]) for n in range(3)]
     joined = Tensor.stack([rows.reshape(2, 4) for rows in each], 1)        # (B, N, R D)
     present = Tensor(np.array([[[True] * 3], [[True, True, False]]]))
-    np.testing.assert_allclose(structured_self(joined, a["w3"], a["w4"], present).numpy(), bag.numpy(), atol=1e-12)
+    np.testing.assert_allclose(structured_self(joined, a["w_3"], a["w_4"], present).numpy(), bag.numpy(), atol=1e-12)
     assert words.shape == (2, 3, 2, 4) and chosen.shape == (2, 3, 3)
 
 
 def test_with_one_row_at_each_level_it_is_hans_attention():
     a = leaves(arrays_of("two_level"))
     none = Tensor(np.zeros(3)), Tensor(np.zeros(5))                        # no biases
-    w3 = a["w3"][:, :2]
-    bag = two_level(a["x"], a["w1"], a["w2"][:1], w3, a["w4"][:1], a["word_mask"])
-    s, _ = attend(a["x"], a["w2"][0], a["w1"], none[0], a["word_mask"])
-    v, _ = attend(s, a["w4"][0], w3, none[1], Tensor(a["word_mask"].numpy().any(-1)))
+    w_3 = a["w_3"][:, :2]
+    bag = two_level(a["x"], a["w_1"], a["w_2"][:1], w_3, a["w_4"][:1], a["word_mask"])
+    s, _ = attend(a["x"], a["w_2"][0], a["w_1"], none[0], a["word_mask"])
+    v, _ = attend(s, a["w_4"][0], w_3, none[1], Tensor(a["word_mask"].numpy().any(-1)))
     np.testing.assert_allclose(bag.numpy()[:, 0], v.numpy(), atol=1e-12)
 
 
@@ -177,8 +177,8 @@ def test_two_level_padding():
     bag = two_level(**tensors)
     assert (bag.numpy()[0] == 0).all() and (gradients([bag], tensors)["x"][0] == 0).all()
     assert_right("two_level", {**arrays_of("two_level"), "word_mask": None})
-    with pytest.raises(ShapeError, match=r"two_level: expected w3 \(C, R D\) with R = 2, D = 2, got \(5, 3\)"):
-        two_level(**{**tensors, "w3": tensors["w3"][:, :3]})
+    with pytest.raises(ShapeError, match=r"two_level: expected w_3 \(C, R D\) with R = 2, D = 2, got \(5, 3\)"):
+        two_level(**{**tensors, "w_3": tensors["w_3"][:, :3]})
     with pytest.raises(ShapeError, match=r"two_level: expected x \(B, N, T, D\).*word_mask \(B, N, T\)"):
         two_level(**{**tensors, "word_mask": tensors["word_mask"][:, :, :3]})
 

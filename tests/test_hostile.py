@@ -1,5 +1,5 @@
-"""Attacks on every mechanism of the table, from its own example: wrong shapes and types, memory in any order, numbers too
-large, nothing at all; and user's files that are not what they should be. The answer is right, or one clear line."""
+"""Attacks on every mechanism of the table, from its own example: wrong shapes and types, memory in any order, numbers
+too large, nothing at all; and user's files that are not what they should be. The answer is right, or one clear line."""
 import warnings
 
 import numpy as np
@@ -29,8 +29,10 @@ def run(name, tensors, g=lambda out: np.random.default_rng(out.size).normal(size
     outs = outputs_of(find(name)(**tensors, **options))
     recorded = [out for out in outs if out.requires_grad]
     wanted = [t for t in _tensors(tensors) if t.requires_grad]
-    found = grad(recorded, wanted, [Tensor._wrap(np.asarray(g(o), o.dtype), None, 0, False) for o in recorded], allow_unused=True)
-    return [out.numpy() for out in outs], [np.zeros(t.shape) if x is None else x.numpy() for t, x in zip(wanted, found, strict=True)]
+    gs = [Tensor._wrap(np.asarray(g(o), o.dtype), None, 0, False) for o in recorded]
+    found = grad(recorded, wanted, gs, allow_unused=True)
+    slopes = [np.zeros(t.shape) if x is None else x.numpy() for t, x in zip(wanted, found, strict=True)]
+    return [out.numpy() for out in outs], slopes
 
 
 def close(a, b, tolerance=1e-11):
@@ -41,14 +43,17 @@ def close(a, b, tolerance=1e-11):
 
 
 def is_clear(call):
-    """Runs, or is refused in one line that begins with a mechanism or an op, and says what was expected and what came."""
+    """Runs, or is refused in one line that begins with a mechanism or an op, and says what was expected and what
+    came."""
     try:
         call()
     except (ValueError, TypeError, IndexError) as error:  # an IndexError only for an id that is not in its table
         said = str(error)
-        assert "\n" not in said and said.startswith(tuple(f"{s}{end}" for s in SPEAKERS for end in (":", " ", "/"))) or (
+        begins = tuple(f"{s}{end}" for s in SPEAKERS for end in (":", " ", "/"))
+        assert "\n" not in said and said.startswith(begins) or (
             said.startswith(("Tensor: expected", "mask: expected"))), said
-        assert any(word in said for word in ("expected", "must have", "outside", "do not", "does not", "differ", "got")), said
+        words = "expected", "must have", "outside", "do not", "does not", "differ", "got"
+        assert any(word in said for word in words), said
         assert not isinstance(error, IndexError) or "is outside" in said, said
 
 
@@ -92,7 +97,8 @@ def test_what_is_no_tensor_is_right_or_one_clear_line(name):
 def test_a_mask_that_does_not_fit_is_named(name):
     arrays = example(name)
     mask = arrays["mask"]
-    for bad in (mask[..., :-1], mask[..., :1], np.concatenate([mask, mask], -1), np.concatenate([mask, mask]), mask[None, None]):
+    for bad in (mask[..., :-1], mask[..., :1], np.concatenate([mask, mask], -1), np.concatenate([mask, mask]),
+                mask[None, None]):
         for options in ({}, {"return_weights": True}) if name in WEIGHTS else ({},):
             with pytest.raises(ValueError, match=rf"{name}[:/].*expected a mask"):
                 find(name)(**leaves({**arrays, "mask": bad}), **options)
@@ -101,22 +107,34 @@ def test_a_mask_that_does_not_fit_is_named(name):
 
 
 @pytest.mark.parametrize(("name", "change"), [
-    ("hard", {"v": np.ones((2, 5, 5))}), ("hard", {"v": np.ones((3, 4, 5))}), ("encoder_decoder", {"w_y": np.ones((1, 5))}),
+    ("hard", {"v": np.ones((2, 5, 5))}), ("hard", {"v": np.ones((3, 4, 5))}),
+    ("encoder_decoder", {"w_y": np.ones((1, 5))}),
     ("encoder_decoder", {"u": np.ones((1, 2))}), ("cdme", {"w_ih": np.ones((3, 8, 4))}), ("cdme", {"b": np.ones(2)}),
     ("cdme", {"lengths": np.array([[3, 2]])}), ("dme", {"b": np.ones(1)}), ("pointer_generator", {"w_c": np.ones(1)}),
     ("pointer_generator", {"x": np.ones((1, 3, 2))}), ("pointer_generator", {"ids": np.full((2, 4), 6)}),
-    ("luong_global", {"q": np.ones((3, 3))}), ("gated_reader", {"q": np.ones((5, 3))}), ("additive", {"v": np.ones((4, 2))})])
+    ("luong_global", {"q": np.ones((3, 3))}), ("gated_reader", {"q": np.ones((5, 3))}),
+    ("additive", {"v": np.ones((4, 2))})])
 def test_what_would_broadcast_to_a_wrong_answer_is_refused(name, change):
     with pytest.raises(ValueError, match=f"{name}: expected"):
         find(name)(**leaves({**example(name), **change}))
 
 
 @pytest.mark.parametrize(("name", "option"), [
-    ("dmn", "hops"), ("memory", "hops"), ("memn2n", "hops"), ("cmla", "layers"), ("local_m", "width"), ("local_m", "start"),
-    ("local_p", "width"), ("hard", "seed"), ("token2token", "c"), ("disan", "c"), ("pagerank", "damping"), ("segmentation", "total")])
+    ("dmn", "hops"), ("memory", "hops"), ("memn2n", "hops"), ("cmla", "layers"), ("local_m", "width"),
+    ("local_m", "start"), ("local_p", "width"), ("hard", "seed"), ("token2token", "c"), ("disan", "c"),
+    ("pagerank", "damping"), ("segmentation", "total")])
 def test_options_out_of_range(name, option):
     for bad in (-1, -0.5, float("nan"), float("inf"), None, "three", []):
         with pytest.raises(ValueError, match=f"{'token2token' if name == 'disan' else name}: expected"):
+            find(name)(**{**leaves(example(name)), option: bad})
+
+
+@pytest.mark.parametrize(("name", "option"), [
+    ("disan", "direction"), ("distance", "direction"), ("encoder_decoder", "feed"), ("gated_reader", "gate"),
+    ("memn2n", "tying"), ("memn2n", "encoding"), ("memory", "update"), ("rope", "pairing"), ("sinusoid", "layout")])
+def test_a_word_that_is_no_option(name, option):
+    for bad in ("nothing", "", 5, ["sum"], np.zeros(2)):
+        with pytest.raises(InputError, match=f"^{name}: expected {option} to be one of .*, got"):
             find(name)(**{**leaves(example(name)), option: bad})
 
 
@@ -183,7 +201,8 @@ def test_every_path_gives_the_same(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_float32_stays_float32_and_near(name):
-    arrays = {k: a.astype(np.float32) if isinstance(a, np.ndarray) and a.dtype.kind == "f" else a for k, a in example(name).items()}
+    arrays = {k: a.astype(np.float32) if isinstance(a, np.ndarray) and a.dtype.kind == "f" else a
+              for k, a in example(name).items()}
     for options in ({}, {"return_weights": True}) if name in WEIGHTS else ({},):
         with capture() as seen:
             narrow = run(name, leaves(arrays, np.float32), **options)
@@ -205,7 +224,8 @@ def test_large_and_small_numbers(name):
                     assert all(np.isfinite(x).all() for x in part), (argument, scale)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if {"q", "k", "v"} <= set(find(n).arguments) and "x" not in find(n).arguments])
+@pytest.mark.parametrize("name", [n for n in NAMES if {"q", "k", "v"} <= {*find(n).arguments}
+                                  and "x" not in find(n).arguments])
 def test_one_tensor_for_several_arguments(name):
     arrays = example(name)
     if arrays["q"].shape[-1] == arrays["k"].shape[-1] and name != "memory":  # which maps its values, of another width
@@ -232,7 +252,9 @@ def samples(name, arrays, begin, end):
     learned = {*find(name).letters(), *(("p", "c") if name in ("dme", "cdme") else ())}
 
     def cut(a):
-        return [cut(x) for x in a] if isinstance(a, list) else a[begin:end] if isinstance(a, np.ndarray) and a.ndim else a
+        if isinstance(a, list):
+            return [cut(x) for x in a]
+        return a[begin:end] if isinstance(a, np.ndarray) and a.ndim else a
 
     return {k: a if k in learned else cut(a) for k, a in arrays.items()}
 
@@ -246,7 +268,7 @@ def test_no_batch_and_each_sample_alone(name):
             with fused(mode):
                 empty, slopes = run(name, leaves(samples(name, arrays, 0, 0)), **options)
             assert all(x.shape[0] == 0 for x in empty) and all(np.isfinite(s).all() for s in slopes)
-    for b in range(len(values[0]) if name != "hard" else 1):  # the numbers that `hard` draws are those of a place in the batch
+    for b in range(len(values[0]) if name != "hard" else 1):  # what `hard` draws depends on the place in the batch
         alone, _ = run(name, leaves(samples(name, arrays, b, b + 1)))
         close([alone], [[x[b:b + 1] for x in values]])
 
@@ -300,26 +322,32 @@ def returns(what):
     ("explain", "raise KeyError('a\\nb')\n", 2, "cannot be run: line 1: KeyError"),
     ("explain", "import sys\nsys.exit(0)\n", 2, "cannot be run: line 2: SystemExit"),
     ("explain", "", 2, "defines no mechanism"),
-    ("explain", HEAD + MECHANISM.replace("()", "(params={'w': 5})", 1), 2, "line 3: TypeError: variant f: expected params"),
-    ("explain", HEAD + MECHANISM.replace("()", "(keys=('z',))", 1), 2, "line 3: ValueError: variant f: expected params and keys"),
+    ("explain", HEAD + MECHANISM.replace("()", "(params={'w': 5})", 1), 2,
+     "line 3: TypeError: variant f: expected params"),
+    ("explain", HEAD + MECHANISM.replace("()", "(keys=('z',))", 1), 2,
+     "line 3: ValueError: variant f: expected params and keys"),
     ("check", HEAD + MECHANISM, 2, "expected `example(rng)`"),
     ("check", HEAD + MECHANISM + "example = 5\n", 2, "TypeError"),
     ("check", HEAD + MECHANISM + "def example(rng):\n    return [1]\n", 2, "to give a dictionary"),
     ("check", HEAD + MECHANISM + "def example(rng):\n    return {}['x']\n", 2, "fails: line 7: KeyError"),
-    ("check", HEAD + MECHANISM + "def example(rng):\n    return {'z': rng.normal(size=3)}\n", 2, "unexpected keyword argument 'z'"),
+    ("check", HEAD + MECHANISM + "def example(rng):\n    return {'z': rng.normal(size=3)}\n", 2,
+     "unexpected keyword argument 'z'"),
     ("check", returns("None"), 1, "got NoneType"), ("check", returns("()"), 1, "got tuple"),
-    ("check", returns("q.sum()"), 1, "got shape ()"), ("check", returns("1 / 0"), 2, "fails: line 5: ZeroDivisionError"),
+    ("check", returns("q.sum()"), 1, "got shape ()"),
+    ("check", returns("1 / 0"), 2, "fails: line 5: ZeroDivisionError"),
     ("check", returns("(weigh(q @ k.transpose(), v, mask), None)"), 0, "passed"),
     ("check", HEAD + MECHANISM + EXAMPLE + "def reference(q, k, v, mask):\n    pass\n", 1, "shapes are"),
     ("check", HEAD + MECHANISM + EXAMPLE + "def reference(q):\n    pass\n", 2, "unexpected keyword argument"),
     ("graph", HEAD + MECHANISM, 2, "expected `example(rng)`"), ("graph", returns("None"), 2, "no graph"),
     ("graph", returns("qq"), 2, "fails: line 5: NameError"), ("gallery", returns("qq"), 2, "fails: line 5: NameError"),
-    ("gallery", returns("None"), 0, "no Tensor with a gradient"), ("gallery", HEAD + MECHANISM, 0, "mine.py has no example"),
+    ("gallery", returns("None"), 0, "no Tensor with a gradient"),
+    ("gallery", HEAD + MECHANISM, 0, "mine.py has no example"),
     ("gallery", HEAD + MECHANISM + EXAMPLE + "def labels():\n    return 5\n", 2, "fails: TypeError")])
 def test_a_file_that_is_not_what_it_should_be(command, text, code, said, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(text)
-    assert cli.main([command, "mine.py", *{"graph": ["-o", "x.dot"], "gallery": ["-o", "here"]}.get(command, [])]) == code
+    more = {"graph": ["-o", "x.dot"], "gallery": ["-o", "here"]}.get(command, [])
+    assert cli.main([command, "mine.py", *more]) == code
     found = capsys.readouterr()
     assert said in found.out + found.err and "fault of ours" not in found.err
     assert code != 2 or len(found.err.strip().splitlines()) == 1

@@ -1,4 +1,5 @@
-"""Attention over a source sentence, step by step: the survey's encoder-decoder, Luong's local forms and input feeding, hard draws."""
+"""Attention over a source sentence, step by step: the survey's encoder-decoder, Luong's local forms and input feeding,
+hard draws."""
 import numpy as np
 import pytest
 
@@ -10,7 +11,8 @@ from tinyattn.ops.lstm import LSTMScan
 
 def example(name, seed=0):
     arrays = find(name).part("example")(np.random.default_rng(seed))
-    return {k: Tensor(a, requires_grad=a.dtype.kind == "f") if isinstance(a, np.ndarray) else a for k, a in arrays.items()}
+    return {k: Tensor(a, requires_grad=a.dtype.kind == "f") if isinstance(a, np.ndarray) else a
+            for k, a in arrays.items()}
 
 
 def weights_of(name, **inputs):
@@ -70,7 +72,8 @@ def test_local_m_one_query_at_a_time_equals_all_at_once():
     inputs = example("local_m")
     whole, q = find("local_m")(**inputs).numpy(), inputs.pop("q")
     for t in range(q.shape[1]):
-        np.testing.assert_allclose(find("local_m")(q[:, t:t + 1], **(inputs | {"start": t})).numpy()[:, 0], whole[:, t], atol=1e-12)
+        alone = find("local_m")(q[:, t:t + 1], **(inputs | {"start": t})).numpy()[:, 0]
+        np.testing.assert_allclose(alone, whole[:, t], atol=1e-12)
 
 
 def test_a_wide_window_is_global_attention():
@@ -92,7 +95,8 @@ def test_luongs_four_scores(score):
 @pytest.mark.parametrize(("name", "change", "message"), [
     ("local_p", {"width": 0}, "local_p: expected a width D of at least 1"),
     ("local_m", {"width": -1}, "local_m: expected width and start of at least 0"),
-    ("local_m", {"mask": Tensor(np.ones((2, 1, 3), bool))}, r"local_m: expected a mask that broadcasts to \(B, T, S\) = \(2, 5, 4\)"),
+    ("local_m", {"mask": Tensor(np.ones((2, 1, 3), bool))},
+     r"local_m: expected a mask that broadcasts to \(B, T, S\) = \(2, 5, 4\)"),
     ("encoder_decoder", {"feed": "all"}, "encoder_decoder: expected feed to be one of none, context, input"),
     ("encoder_decoder", {"feed": "none"}, "encoder_decoder: f goes with"),
 ])
@@ -108,7 +112,8 @@ def test_eq_5_as_printed_lets_no_context_into_the_state():
     inputs = example("encoder_decoder")
     inputs["w_o"] = Tensor(np.concatenate([np.eye(2, 2), np.zeros((2, 8))], 1))  # read out the state itself
     def change(feed, f):
-        out = [find("encoder_decoder")(**inputs | {"h": h, "feed": feed, "f": f}).numpy() for h in (inputs["h"], inputs["h"] * 2)]
+        out = [find("encoder_decoder")(**inputs | {"h": h, "feed": feed, "f": f}).numpy()
+               for h in (inputs["h"], inputs["h"] * 2)]
         return np.abs(out[0] - out[1]).max()
     assert change("none", None) == 0
     assert change("context", inputs["f"]) > 1e-3
@@ -192,4 +197,5 @@ def test_hard_attention_with_nothing_to_attend_to_is_0():
     inputs = one_query() | {"mask": Tensor(np.zeros((1, 1, 5), bool))}
     c, log_alpha = find("hard")(**inputs, seed=0)
     assert (c.numpy() == 0).all() and (log_alpha.numpy() == 0).all()
-    assert all(np.isfinite(g.numpy()).all() and (g.numpy() == 0).all() for g in grad(log_alpha.sum(), [inputs["q"], inputs["w"]]))
+    slopes = grad(log_alpha.sum(), [inputs["q"], inputs["w"]])
+    assert all(np.isfinite(g.numpy()).all() and (g.numpy() == 0).all() for g in slopes)

@@ -105,5 +105,5 @@ def test_a_mask_that_does_not_fit_is_an_error(name):
 def test_normalisers_by_name_and_as_functions():
     e = tensor(np.random.default_rng(0).normal(size=(2, 3)), False)
     np.testing.assert_array_equal(weights_of(e, None, lambda s, m: s * 2).numpy(), 2 * e.numpy())
-    with pytest.raises(InputError, match="normalise: expected one of softmax, sparsemax, .*, got 'hardmax'"):
+    with pytest.raises(InputError, match="attention: expected normalise to be one of softmax, .*, got 'hardmax'"):
         weights_of(e, None, "hardmax")

@@ -46,7 +46,8 @@ def reference(q, k, v, m, w, mask=None):
     out = np.zeros((*q.shape[:2], v.shape[2]))
     for b in range(len(q)):
         for t in range(q.shape[1]):
-            alpha = {{s: math.exp(w * float(q[b, t] @ m @ k[b, s]) ** {power}) for s in range(k.shape[1]) if mask[b, 0, s]}}
+            places = [s for s in range(k.shape[1]) if mask[b, 0, s]]
+            alpha = {{s: math.exp(w * float(q[b, t] @ m @ k[b, s]) ** {power}) for s in places}}
             for s, a in alpha.items():
                 out[b, t] += a / sum(alpha.values()) * v[b, s]
     return out
@@ -54,7 +55,8 @@ def reference(q, k, v, m, w, mask=None):
 
 def example(rng):
     return {{"q": rng.normal(size=(2, 3, 2)), "k": rng.normal(size=(2, 4, 3)), "v": rng.normal(size=(2, 4, 5)),
-            "m": rng.normal(size=(2, 3)) / 2, "w": np.array(0.3), "mask": np.arange(4) < np.array([4, 2])[:, None, None]}}
+            "m": rng.normal(size=(2, 3)) / 2, "w": np.array(0.3),
+            "mask": np.arange(4) < np.array([4, 2])[:, None, None]}}
 '''
 
 
@@ -64,8 +66,9 @@ def test_a_file_dropped_into_the_folder_is_listed_explained_checked_and_drawn(tm
     (tmp_path / "tinyattn" / "attention" / "cubic.py").write_text(CUBIC.format(spine=".core", power=3))
 
     def run(*arguments):  # without the compiler: a copied package would compile every kernel anew
-        done = subprocess.run([sys.executable, "-m", "tinyattn", *arguments], cwd=tmp_path, capture_output=True, text=True,
-                              env=os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(tmp_path)}, timeout=300)
+        env = os.environ | {"NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(tmp_path)}
+        done = subprocess.run([sys.executable, "-m", "tinyattn", *arguments], cwd=tmp_path, capture_output=True,
+                              text=True, env=env, timeout=300)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -113,7 +116,8 @@ def test_what_a_decoder_cannot_use_is_refused_before_training(tmp_path, capfd):
                     "@variant(params={'w': 'QZ'})\ndef odd(q, k, v, w, mask=None):\n    return q\n")
     for name, message in (("plain", "does not fit this decoder"), ("alone", "a decoder attends with q, k, v"),
                           ("odd", "need the sizes Z")):
-        assert main(["train", "translate", "--attention", f"{file}:{name}", "--steps", "1", "--run", str(tmp_path / name)]) == 2
+        run = ["--steps", "1", "--run", str(tmp_path / name)]
+        assert main(["train", "translate", "--attention", f"{file}:{name}", *run]) == 2
         said = capfd.readouterr().err
         assert message in said and "Traceback" not in said
         assert not (tmp_path / name).exists()

@@ -7,10 +7,9 @@ import pytest
 from tinyattn import Tensor, grad
 from tinyattn.attention import find, mask
 from tinyattn.attention.alibi import slopes
-from tinyattn.attention.multi_head import output, project
+from tinyattn.attention.heads import attend, output, project
 from tinyattn.attention.properties import leaves
 from tinyattn.attention.rope import PAIRINGS, rotate
-from tinyattn.attention.self_attention import attend
 from tinyattn.attention.shaw import distances
 from tinyattn.attention.sinusoid import LAYOUTS, encode
 from tinyattn.autograd import capture
@@ -304,9 +303,9 @@ def test_errors():
     bad = [(lambda: encode(3, 0), "sinusoid: expected a length .* width of at least 1, got 3 and 0"),
            (lambda: encode(-1, 2), "sinusoid: expected"),
            (lambda: encode(3, 2, "turned"),
-            "sinusoid: expected the layout to be one of interleaved, halves, tensor2tensor, got 'turned'"),
+            "sinusoid: expected layout to be one of interleaved, halves, tensor2tensor, got 'turned'"),
            (lambda: rotate(Tensor(np.ones((2, 3)))), r"rope: expected heads \(..., T, d\) of even width d, got .2, 3."),
-           (lambda: rotate(Tensor(np.ones((2, 4))), 0, "odd"), "rope: expected the pairing to be one of interleaved,"),
+           (lambda: rotate(Tensor(np.ones((2, 4))), 0, "odd"), "rope: expected pairing to be one of interleaved,"),
            (lambda: rotate(Tensor(np.ones((2, 4))), base=0), "rope: expected a base above 0")]
     shaw, arrays = example("shaw")
     bad += [(lambda: shaw(**{**arrays, "a_k": Tensor(np.ones((4, 3)))}),
@@ -314,7 +313,7 @@ def test_errors():
             (lambda: shaw(**{**arrays, "a_v": Tensor(np.ones((5, 3)))}), "shaw: expected a_v to .* width of a head, 1")]
     distance, given = example("distance")
     bad += [(lambda: distance(**given, direction="up"),
-             "distance: expected the direction to be forward, backward, both or None"),
+             "distance: expected direction to be one of forward, backward, both, None, got 'up'"),
             (lambda: distance(**{**given, "a": Tensor(np.ones(2))}), "distance: expected a to be one number, got")]
     for call, message in bad:
         with pytest.raises(ValueError, match=message):

@@ -7,9 +7,9 @@ import pytest
 from tinyattn import Tensor, grad, random
 from tinyattn.attention import find, mask
 from tinyattn.attention.cache import Cache
+from tinyattn.attention.heads import attend
 from tinyattn.attention.linear_attention import BLOCK, feature, running
 from tinyattn.attention.properties import leaves
-from tinyattn.attention.self_attention import attend
 from tinyattn.autograd import capture, enable_grad, fused, no_grad
 from tinyattn.nn.attention import MultiHeadAttention
 from tinyattn.ops.broadcast import ShapeError

@@ -605,7 +605,7 @@ FUNCTIONS = {
     "linear": lambda x: F.linear(x, x),
     "conv1d": lambda x: F.conv1d(x.unsqueeze(0), Tensor(np.ones((1, 2, 2)))), "einsum": lambda x: F.einsum("ij->i", x),
     "softmax": lambda x: F.softmax(x), "log_softmax": lambda x: F.log_softmax(x),
-    "layer_norm": lambda x: F.layer_norm(x),
+    "elu": lambda x: F.elu(x - 1), "layer_norm": lambda x: F.layer_norm(x),
     "dropout": lambda x: F.dropout(x, 0.1, training=True), "cross_entropy": lambda x: F.cross_entropy(x, [0, 1]),
     "additive_scores": lambda x: F.additive_scores(x.unsqueeze(0), x.unsqueeze(0), x[0]),
     "additive_scores_2d": lambda x: F.additive_scores_2d(x.unsqueeze(0), x.unsqueeze(0), x),
@@ -652,3 +652,16 @@ def test_activations_are_pytorchs(name, rng):
     np.testing.assert_allclose(grad(y.sum(), t)[0].numpy(), theirs.grad.numpy(), rtol, 1e-15)
     small = getattr(leaf(x, np.float32), name)()
     np.testing.assert_allclose(small.numpy(), out.detach().numpy(), 3e-6, 1e-7)
+
+
+def test_elu_is_pytorchs_also_at_its_kink():
+    torch = pytest.importorskip("torch")
+    numbers = [-800.0, -30.0, -1.0, -1e-9, -0.0, 0.0, 1e-9, 1.0, 800.0]
+    x, theirs = leaf(np.array(numbers)), torch.tensor(numbers, dtype=torch.float64, requires_grad=True)
+    y, out = F.elu(x), torch.nn.functional.elu(theirs)
+    np.testing.assert_allclose(y.numpy(), out.detach().numpy(), atol=1e-15)
+    slope, = grad(y.sum(), [x], create_graph=True)
+    wanted, = torch.autograd.grad(out.sum(), theirs, create_graph=True)
+    np.testing.assert_allclose(slope.numpy(), wanted.detach().numpy(), atol=1e-15)
+    bend = torch.autograd.grad(wanted.sum(), theirs)[0].numpy()
+    np.testing.assert_allclose(grad(slope.sum(), [x])[0].numpy(), bend, atol=1e-15)

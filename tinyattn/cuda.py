@@ -35,8 +35,8 @@ CAPABILITIES = ((8, 0), (9, 0))            # what the kernels are compiled for w
 FLOATS = ("float32", "float64")
 NUMBERS = (*FLOATS, "int64")
 ANY = (*NUMBERS, "boolean")
-THREADS = 256                              # the most threads of a block, and the length of the shared arrays
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
+THREADS = 256                              # the most threads of a block, and the length of the shared arrays
 _lock = threading.Lock()                   # the simulator runs one kernel at a time; building one is done once
 
 
@@ -89,7 +89,9 @@ def _bind(function):
                 names[name] = own(value.function) if SIMULATED else _inlined(own(value.function))
         elif isinstance(value, Later):
             names[name] = value.make()
-    return own(function)
+    bound = own(function)
+    bound.no_barrier = not any("syncthreads" in f.__code__.co_names for f in helpers)  # for the simulator
+    return bound
 
 
 def _inlined(function):
@@ -129,8 +131,7 @@ class CudaKernel:
         return self[-(-n // threads), threads]
 
     def _launch(self, grid, arguments):
-        kinds = tuple("int64" if isinstance(a, (int, np.integer)) else "float64" if isinstance(a, float) else
-                      (a.dtype.name, a.ndim) for a in arguments)
+        kinds = tuple(map(_kind, arguments))
         if kinds not in self._allowed:
             came = ", ".join(k if isinstance(k, str) else f"{k[0]} with {k[1]} axes" for k in kinds)
             raise TypeError(f"{self.name}: the CUDA kernel takes ({'), ('.join(self.signatures)}), got ({came})")
@@ -151,17 +152,10 @@ class CudaKernel:
             configured(*arguments)
 
     def _simulate(self, grid, arguments):
-        """The simulator's threads are Python's. NumPy warns in them of a division by zero; and they are polled without
-        a pause, so each would wait the 5 ms after which Python looks for somebody else to run (the tests took 15 times
-        as long)."""
-        before = sys.getswitchinterval()
-        try:
-            sys.setswitchinterval(1e-5)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", RuntimeWarning)
-                self._built[grid](*arguments)
-        finally:
-            sys.setswitchinterval(before)
+        """In the simulator NumPy would warn of a division by zero."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self._built[grid](*arguments)
 
 
 def cuda_kernel(arguments, types=FLOATS):
@@ -183,6 +177,15 @@ def _kinds(signature):
         name, _, axes = part.partition("[")
         kinds.append((name.replace("boolean", "bool"), int(axes[:-1])) if axes else name)
     return tuple(kinds)
+
+
+def _kind(argument):
+    """The same of one argument of a launch: a number has a type, an array has axes too."""
+    if isinstance(argument, (int, np.integer)):
+        return "int64"
+    if isinstance(argument, (float, np.floating)):
+        return np.dtype(type(argument)).name
+    return argument.dtype.name, argument.ndim
 
 
 def threads_for(n, most=THREADS):

@@ -245,6 +245,12 @@ def entmax15(x, axis=-1, mask=None):
     return Entmax15(axis)(x, _mask(mask, x.device))
 
 
+def elu(x):
+    """x from 0 on, e^x - 1 below (Clevert et al. 2016). At 0 the slope is 1 from both sides, but the second
+    derivative jumps from 1 to 0; at 0 itself it is 0, as in PyTorch."""
+    return where(x >= 0, x, x.clip(max=0.0).exp() - 1)
+
+
 def layer_norm(x, weight=None, bias=None, eps=1e-5):
     """(x - mean) / sqrt(var + eps) * weight + bias over the last axis: x (..., D), weight and bias (D,)."""
     return LayerNorm(eps)(x, weight, bias)

@@ -26,7 +26,7 @@ class _State(threading.local):
     recording = True   # are ops added to the graph?
     scope = ""         # the path of `scope()` blocks that we are in: "encoder/gru"
     captures = ()      # the active `capture()` blocks
-    fused = "auto"     # "never": fused ops run their readable twin; "force": never the twin
+    fused = "auto"     # "never": fused ops run their readable twin; "force": never the twin; "fallback": see `fused()`
     anomaly = False    # look for the first nan or inf
     special = False    # is any of the two above not at its default? (one look-up on the fast path)
 
@@ -82,13 +82,16 @@ class Op:
         if now.special:
             return self._watched(inputs)
         arrays, recorded = [], False
-        for t in inputs:
-            if t is None:
-                arrays.append(None)
-            else:
-                arrays.append(t.array)
-                if t.requires_grad:
-                    recorded = True
+        try:
+            for t in inputs:
+                if t is None:
+                    arrays.append(None)
+                else:
+                    arrays.append(t.array)
+                    if t.requires_grad:
+                        recorded = True
+        except AttributeError:
+            raise TypeError(f"{self.name}: expected Tensors, got {type(t).__name__}") from None
         return self._run(inputs, arrays, recorded and now.recording)
 
     def _run(self, inputs, arrays, recorded):
@@ -115,7 +118,7 @@ class Op:
 
     def _watched(self, inputs):
         """The call under `fused("never")` or `detect_anomaly()`."""
-        if state.fused == "never" and self.composed is not None:
+        if self.composed is not None and (state.fused == "never" or state.fused == "fallback" and self._lacks(inputs)):
             with scope(self.name):
                 return self.composed(*inputs)
         arrays = [None if t is None else t.array for t in inputs]
@@ -124,6 +127,10 @@ class Op:
         if state.anomaly:
             look_for_anomaly(self, arrays, self.outs)
         return result
+
+    def _lacks(self, inputs):
+        """Has the op no kernel for the card that its inputs live on?"""
+        return self.cuda is None and any(t is not None and t.device == "cuda" for t in inputs)
 
     def _dispatch(self, arrays):
         places = {device.device_of(a) for a in arrays if a is not None}
@@ -228,9 +235,10 @@ def enable_grad():
 
 
 def fused(mode):
-    """Choose how ops with a readable twin run: "auto", "never" (always the twin) or "force" (never the twin)."""
-    if mode not in ("auto", "never", "force"):
-        raise ValueError(f"fused: expected 'auto', 'never' or 'force', got {mode!r}")
+    """Choose how ops with a readable twin run: "auto", "never" (always the twin), "force" (never the twin) or
+    "fallback" (the twin on a card for which the op has no kernel; elsewhere as "auto")."""
+    if mode not in ("auto", "never", "force", "fallback"):
+        raise ValueError(f"fused: expected 'auto', 'never', 'force' or 'fallback', got {mode!r}")
     return _Switch(fused=mode)
 
 

@@ -21,8 +21,8 @@ from .tensor import Tensor
 
 @dataclass
 class Row:
-    """One workload: `ours()` and `torch()` return a function to time. torch: None where PyTorch has no such thing; twin:
-    does the fused op have a readable twin to be compared with?"""
+    """One workload: `ours()` and `torch()` return a function to time. torch: None where PyTorch has no such thing;
+    twin: does the fused op have a readable twin to be compared with?"""
     name: str
     sizes: str
     ours: object
@@ -57,7 +57,8 @@ def _small(name, times, backward, asked):
         return _both_ways(lambda: apply(x, w), g, (x, w), backward)
 
     what = "forward + backward" if backward else "forward"
-    return Row(f"small {name}", f"(32, 64) {'alone' if times == 1 else f'chain of {times}'}, {what}", ours, torch, asked)
+    chain = "alone" if times == 1 else f"chain of {times}"
+    return Row(f"small {name}", f"(32, 64) {chain}, {what}", ours, torch, asked)
 
 
 def _both_ways(forward, g, leaves, backward=True):
@@ -156,7 +157,8 @@ def _fused(name, sizes, op, inputs, shape, torch_call, asked=None):
 
     def ours():
         leaves = [Tensor(a, requires_grad=a.dtype.kind == "f") if a is not None else None for a in inputs()]
-        return _both_ways(lambda: op()(*leaves), Tensor(incoming()), [t for t in leaves if t is not None and t.requires_grad])
+        return _both_ways(lambda: op()(*leaves), Tensor(incoming()),
+                          [t for t in leaves if t is not None and t.requires_grad])
 
     def torch():
         import torch
@@ -172,8 +174,11 @@ def _attention(n, t, d, causal, asked):
         rng = np.random.default_rng(0)
         return [_array(rng, n, t, d) for _ in "qkv"]
 
-    return _fused("attention", f"B*H,T,D = {n},{t},{d}{', causal' if causal else ''}", lambda: Attention(causal=causal), inputs,
-                  (n, t, d), lambda torch, q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal), asked)
+    def peer(torch, q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    sizes = f"B*H,T,D = {n},{t},{d}{', causal' if causal else ''}"
+    return _fused("attention", sizes, lambda: Attention(causal=causal), inputs, (n, t, d), peer, asked)
 
 
 def _decoding(n, s, d):
@@ -195,7 +200,8 @@ def _featurewise(b, t, s, d, asked):
         f = 5 * torch.tanh((q[:, :, None] + k[:, None]) / 5)
         return (f.softmax(2) * v[:, None]).sum(2)
 
-    return _fused("feature-wise attention", f"B,T,S,D = {b},{t},{s},{d}", FeaturewiseAttention, inputs, (b, t, d), peer, asked)
+    return _fused("feature-wise attention", f"B,T,S,D = {b},{t},{s},{d}", FeaturewiseAttention, inputs, (b, t, d),
+                  peer, asked)
 
 
 def _scores_2d(b, t, s, d, m, asked):
@@ -220,8 +226,8 @@ def _masked_softmax(b, t, s):
 def _attention_gru(b, t, d):
     def inputs():
         rng = np.random.default_rng(0)
-        return [_array(rng, b, t, 2 * d), rng.random((b, t)).astype(np.float32), _array(rng, b, d), _array(rng, 2 * d, d) / d ** 0.5,
-                _array(rng, 2 * d), None]
+        return [_array(rng, b, t, 2 * d), rng.random((b, t)).astype(np.float32), _array(rng, b, d),
+                _array(rng, 2 * d, d) / d ** 0.5, _array(rng, 2 * d), None]
 
     def peer(torch, x, alpha, h, w, bias, _):
         hs = []
@@ -290,13 +296,16 @@ def layers():
 
 
 def attention():
-    return [*[_additive(*size, asked) for *size, asked in ((32, 20, 20, 64, 6), (32, 50, 50, 128, 18), (16, 128, 128, 128, 18))],
+    return [*[_additive(*size, asked)
+              for *size, asked in ((32, 20, 20, 64, 6), (32, 50, 50, 128, 18), (16, 128, 128, 128, 18))],
             *[_featurewise(*size, 5) for size in ((32, 20, 20, 64), (16, 64, 64, 128))],
             *[_scores_2d(*size, 8, 5) for size in ((32, 20, 20, 64), (16, 64, 64, 128))],
             *[_attention(n, t, d, causal, 0.8 if t > 512 and not causal else 1)
               for n, t, d in ((32, 64, 32), (32, 256, 64), (8, 1024, 64)) for causal in (False, True)],
-            _decoding(32, 512, 64), _masked_softmax(32, 50, 50), _pagerank(32, 30), _linear_chain(32, 40, 2), _eisner(32, 20)]
+            _decoding(32, 512, 64), _masked_softmax(32, 50, 50), _pagerank(32, 30), _linear_chain(32, 40, 2),
+            _eisner(32, 20)]
 
 
 def per_row():
-    return [_rows_op(name, n, d, 1) for name in ("softmax", "layer norm", "cross-entropy") for n, d in ((2048, 64), (480, 5000))]
+    return [_rows_op(name, n, d, 1)
+            for name in ("softmax", "layer norm", "cross-entropy") for n, d in ((2048, 64), (480, 5000))]

@@ -1,8 +1,8 @@
 """A page for every attention mechanism, made from its own file: `gallery("gallery")`, then open gallery/index.html.
 
-A page holds the formula and words of the file, the function itself, the four panels of its example (scores, mask, masked scores,
-weights), and its graphs: forward as it runs, forward with every fused op opened into its readable twin, and backward. Pages need
-no network and no script; everything lies in the one folder.
+A page holds the formula and words of the file, the function itself, the four panels of its example (scores, mask,
+masked scores, weights), and its graphs: forward as it runs, forward with every fused op opened into its readable twin,
+and backward. Pages need no network and no script; everything lies in the one folder.
 """
 import inspect
 from html import escape
@@ -22,8 +22,9 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
 h1 { font-size: 1.7rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 0.5rem; }
 pre { background: #f5f5f2; padding: 0.8rem 1rem; overflow-x: auto; border-left: 4px solid #0072B2; font-size: 14px; }
-img { max-width: 100%; } figure { margin: 0.5rem 0; overflow-x: auto; } figcaption, .paper { color: #555; font-size: 14px; }
-table { border-collapse: collapse; width: 100%; } td { border-top: 1px solid #ddd; padding: 0.6rem 0.6rem; vertical-align: top; }
+img { max-width: 100%; } figure { margin: 0.5rem 0; overflow-x: auto; }
+figcaption, .paper { color: #555; font-size: 14px; } table { border-collapse: collapse; width: 100%; }
+td { border-top: 1px solid #ddd; padding: 0.6rem 0.6rem; vertical-align: top; }
 td img { max-width: 16rem; max-height: 9rem; } code { font-size: 14px; } a { color: #0072B2; }
 """
 GRAPHS = (("forward", "The forward pass as it runs; equal steps lie on top of each other."),
@@ -47,7 +48,8 @@ def gallery(folder, names=None, report=None):
     named = {}
     for variant in variants:
         if named.setdefault(variant.name, variant) is not variant:
-            raise InputError(f"gallery: expected mechanisms with names of their own, for a page each, got two named {variant.name}")
+            raise InputError(f"gallery: expected mechanisms with names of their own, for a page each, got two "
+                             f"named {variant.name}")
     variants, pages = list(named.values()), []
     for variant in variants:
         missing = draw(folder, variant)
@@ -70,7 +72,8 @@ def draw(folder, variant):
     labels = variant.part("labels")
     with blame(variant):
         rows, columns, *inner = labels() if labels else (None, None)
-    inner = inner[0] if inner else "head" if "heads" in variant.arguments or "H" in "".join(variant.params.values()) else "number"
+    several = "heads" in variant.arguments or "H" in "".join(variant.params.values())
+    inner = inner[0] if inner else "head" if several else "number"
     inputs = properties.leaves(arrays, np.float32)
     with blame(variant), capture() as seen:
         outs = properties.outputs_of(variant(**inputs))
@@ -123,7 +126,8 @@ def _flat(inputs, prefix=""):
 # ---------------------------------------------------------------------------------------------------------------------
 def _html(title, body):
     return (f"<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{escape(title)}</title>"
-            f"<meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head>\n<body>\n{body}\n</body></html>\n")
+            f"<meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head>\n"
+            f"<body>\n{body}\n</body></html>\n")
 
 
 def _picture(folder, variant, what, caption):
@@ -152,22 +156,26 @@ def _paragraphs(text):
 def _page(folder, variant, variants):
     at = [v.name for v in variants].index(variant.name)
     around = ['<a href="index.html">all mechanisms</a>']
-    around += [f'<a href="{v.name}.html">{escape(v.name)}</a>' for v in variants[max(at - 1, 0):at + 2] if v is not variant]
+    around += [f'<a href="{v.name}.html">{escape(v.name)}</a>'
+               for v in variants[max(at - 1, 0):at + 2] if v is not variant]
     parameters = ", ".join(f"{p} ({', '.join(s)})" for p, s in variant.letters().items()) or "none"
-    body = [f"<p>{' · '.join(around)}</p>", f"<h1>{escape(variant.name)}</h1>", f"<p class=\"paper\">{escape(variant.paper)}</p>",
-            _paragraphs(variant.doc), "<h2>The function</h2>", f"<pre>{escape(inspect.getsource(variant.function))}</pre>",
+    body = [f"<p>{' · '.join(around)}</p>", f"<h1>{escape(variant.name)}</h1>",
+            f"<p class=\"paper\">{escape(variant.paper)}</p>", _paragraphs(variant.doc),
+            "<h2>The function</h2>", f"<pre>{escape(inspect.getsource(variant.function))}</pre>",
             f"<p>Learned parameters: <code>{escape(parameters)}</code>. It stands in <code>"
             f"{escape(Path(inspect.getsourcefile(variant.function)).name)}</code>.</p>"]
-    seen = _picture(folder, variant, "panels", "Scores, mask, masked scores and weights of one sequence of its example. "
-                                               "Orange is negative, purple positive; hatched places are masked.")
+    seen = _picture(folder, variant, "panels",
+                    "Scores, mask, masked scores and weights of one sequence of its example. "
+                    "Orange is negative, purple positive; hatched places are masked.")
     body += ["<h2>What it looks at</h2>", seen] if seen else []
     body += ["<h2>What is computed</h2>", *[_picture(folder, variant, what, caption) for what, caption in GRAPHS]]
     return _html(f"{variant.name}: tinyattn", "\n".join(body))
 
 
 def _index(folder, variants):
-    body = [f"<h1>Attention mechanisms</h1>\n<p>{len(variants)} mechanism{'s' if len(variants) != 1 else ''}, each from its own file: "
-            "formula, function, weights and graphs.</p>"]
+    count = f"{len(variants)} mechanism{'s' if len(variants) != 1 else ''}"
+    body = [f"<h1>Attention mechanisms</h1>\n<p>{count}, each from its own file: formula, function, weights "
+            "and graphs.</p>"]
     groups = [(title, [v for v in found if v in variants]) for title, found in by_family()]
     groups.append(("Of your own", [v for v in variants if not any(v in found for _, found in groups)]))
     for title, found in groups:
@@ -180,7 +188,8 @@ def _row(folder, v):
     thumb = f"{v.name}-panels.svg"
     image = f'<a href="{v.name}.html"><img src="{thumb}" alt=""></a>' if (folder / thumb).is_file() else ""
     return (f'<tr><td><a href="{v.name}.html"><b>{escape(v.name)}</b></a><br>{escape(v.doc.partition(chr(10))[0])}<br>'
-            f'<code>{escape(v.headline)}</code><br><span class="paper">{escape(v.paper)}</span></td><td>{image}</td></tr>')
+            f'<code>{escape(v.headline)}</code><br><span class="paper">{escape(v.paper)}</span></td>'
+            f'<td>{image}</td></tr>')
 
 
 def _write(path, text):

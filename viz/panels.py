@@ -29,7 +29,8 @@ def panels(seen, path=None, rows=None, columns=None, title="", batch=None, inner
         kind_of(path)
     found = matrices(seen, _telling(seen) if batch is None else batch, inner)
     if not found:
-        raise InputError("panels: nothing was tapped as \"weights\", or only empty ones; the code inside `capture()` ran no attention")
+        raise InputError("panels: nothing was tapped as \"weights\", or only empty ones; the code inside "
+                         "`capture()` ran no attention")
     shown = found[:MOST]
     more = f"\n{len(shown)} of {len(found)} are shown" if len(found) > len(shown) else ""
     return _page(shown, rows, columns, printable(title, 100) + more, path)
@@ -69,7 +70,8 @@ def _by_scope(seen):
 
 
 def _partner(taps, scope, number, count):
-    """What was tapped beside the weights number `number`: the tap of the same turn if each has one, else that of its scope."""
+    """What was tapped beside the weights number `number`: the tap of the same turn if each has one, else that of its
+    scope."""
     if len(taps) == count:
         return taps[number][1]
     mine = [t for s, t in taps if s == scope]
@@ -135,7 +137,8 @@ def _page(found, rows, columns, title, path):
     for i, (name, scores, mask, weights) in enumerate(found):
         y = page[1] - head - bottoms[i] + len(weights) * cell + 0.2          # the upper edge of its matrices
         if name:
-            literally([fig.text(0.1 / page[0], (y + top + named + 0.25) / page[1], name, va="top", size=11, color="#555555")])
+            high = (y + top + named + 0.25) / page[1]
+            literally([fig.text(0.1 / page[0], high, name, va="top", size=11, color="#555555")])
         bound = _bound(scores)
         masked = None if scores is None else np.where(mask, scores, np.nan)
         for j, values in enumerate((scores, mask, masked, weights)):
@@ -165,7 +168,8 @@ def _panel(axes, kind, values, mask, bound, rows, columns, size):
     axes.set_title(TITLES[kind], size=11, loc="left", pad=4)
     if values is None:
         axes.set_axis_off()
-        axes.text(0, 0.5, "none: these weights\nhave no single score", size=9, color="#555555", va="center", transform=axes.transAxes)
+        axes.text(0, 0.5, "none: these weights\nhave no single score", size=9, color="#555555", va="center",
+                  transform=axes.transAxes)
         literally([axes.title])
         return
     style = ({"cmap": "PuOr", "vmin": -bound, "vmax": bound} if kind in (0, 2) else
@@ -197,4 +201,5 @@ def _numbers(axes, values, style, bound, kind):
         if np.isfinite(x):
             dark = x > 0.6 if kind == 3 else abs(x) > 0.55 * bound
             text = f"{x:.2f}" if abs(x) < 9.95 else f"{x:.0f}"
-            axes.text(s, t, text.replace("-0.00", "0.00"), ha="center", va="center", size=7, color="white" if dark else "#222222")
+            axes.text(s, t, text.replace("-0.00", "0.00"), ha="center", va="center", size=7,
+                      color="white" if dark else "#222222")

@@ -18,8 +18,7 @@ import numpy as np
 from ..tensor import Tensor
 from . import mask as masks
 from .core import variant
-from .multi_head import output, project
-from .self_attention import attend
+from .heads import attend, output, project
 
 
 def slopes(heads):
@@ -32,8 +31,8 @@ def slopes(heads):
 
 @variant("self", params={"w_q": "AD", "w_k": "AD", "w_v": "ED", "w_o": "DE"}, paper="Press et al. 2022", causal=True)
 def alibi(x, w_q, w_k, w_v, w_o, mask=None, return_weights=False, heads=2, cache=None):
-    """x (B, T, D) to (B, T, D). w_q, w_k (H d, D), w_v (H e, D), w_o (D, H e). mask, cache, return_weights as in
-    `multi_head`."""
+    """x (B, T, D) to (B, T, D). w_q, w_k (H d, D), w_v (H e, D), w_o (D, H e). mask, cache, return_weights and
+    errors as in `multi_head`."""
     q, k, v, mask = project("alibi", x, w_q, w_k, w_v, heads, mask=mask, cache=cache)
     k, v = (k, v) if cache is None else cache.append(k, v)
     ahead = np.minimum(masks.ahead(x.shape[1], k.shape[2]), 0)             # (T, S): j - i, no further than the query

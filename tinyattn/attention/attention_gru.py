@@ -23,7 +23,8 @@ from .core import scores_of, variant, weights_of
 from .shapes import expect
 
 
-@variant("application", params={"w_ih": "GK", "w_hh": "GN", "b": "G"}, score="general", keys=("k",), paper="Xiong et al. 2016; Hu 2018 eqs 35-37")
+@variant("application", params={"w_ih": "GK", "w_hh": "GN", "b": "G"}, score="general", keys=("k",),
+         paper="Xiong et al. 2016; Hu 2018 eqs 35-37")
 def attention_gru(q, k, w_ih, w_hh, b, score="general", mask=None, return_weights=False, **a):
     """q (B, 1, Q) one question, k (B, S, K) facts in order, w_ih (G, K), w_hh (G, N), b (G,) with G = 2 N (reset gate,
     candidate), to the last state (B, 1, N); `a` are the parameters of the score. Masked facts leave the state as it is.

@@ -26,12 +26,13 @@ from .shapes import expect
 @variant("application", params={"w_ih": "RGD", "w_hh": "RGN", "bias": "RG", "a": "J", "b": ""}, null=("b",), keys=(),
          paper="Kiela et al. 2018, CDME; Hu 2018 section 4.1")
 def cdme(x, p, c, w_ih, w_hh, bias, a, b, lengths=None, present=None, return_weights=False):
-    """x: a list of S sources (B, T, D_i), with p[i] (D, D_i) and c[i] (D,); w_ih (R, G, D), w_hh (R, G, N), bias (R, G) the BiLSTM, R = 2
-    directions (forward, backward), G = 4 N; a (J,) with J = 2 N, b (); lengths (B,); present (B, T, S) bool. To (B, T, D). ShapeError."""
+    """x: a list of S sources (B, T, D_i), with p[i] (D, D_i) and c[i] (D,); w_ih (R, G, D), w_hh (R, G, N), bias (R, G)
+    the BiLSTM, R = 2 directions (forward, backward), G = 4 N; a (J,) with J = 2 N, b (); lengths (B,);
+    present (B, T, S) bool. To (B, T, D). ShapeError."""
     w = project("cdme", x, p, c)                                           # (B, T, S, D)
     lengths = lengths if lengths is None or isinstance(lengths, Tensor) else Tensor(lengths, device=w.device)
-    expect("cdme", **{"P x + c": (w, "BTSD")}, w_ih=(w_ih, "2GD"), w_hh=(w_hh, "2GN"), bias=(bias, "2G"), a=(a, "J"), b=(b, ""),
-           **({} if lengths is None else {"lengths": (lengths, "B")}))
+    expect("cdme", **{"P x + c": (w, "BTSD")}, w_ih=(w_ih, "2GD"), w_hh=(w_hh, "2GN"), bias=(bias, "2G"), a=(a, "J"),
+           b=(b, ""), **({} if lengths is None else {"lengths": (lengths, "B")}))
     h = _both_ways(w, w_ih, w_hh, bias, lengths)                           # (B, T, S, 2N)
     scores = (h @ a + b).unsqueeze(2)                                      # (B, T, 1, S)
     present = None if present is None else fitted(present, w.shape[:3]).unsqueeze(-2)  # (B, T, 1, S)
@@ -45,7 +46,8 @@ def _both_ways(w, w_ih, w_hh, bias, lengths):
     rows = w.permute(0, 2, 1, 3).reshape(B * S, T, D)
     lengths = None if lengths is None else Tensor(np.repeat(lengths.numpy(), S), device=w.device)
     start = zeros(B * S, N, dtype=w.dtype, device=w.device)
-    ways = [LSTMScan(reverse=bool(r))(linear(rows, w_ih[r], bias[r]), start, start, w_hh[r], None, lengths)[0] for r in range(2)]
+    ways = [LSTMScan(reverse=bool(r))(linear(rows, w_ih[r], bias[r]), start, start, w_hh[r], None, lengths)[0]
+            for r in range(2)]
     return concat(ways, -1).reshape(B, S, T, 2 * N).permute(0, 2, 1, 3)
 
 
@@ -77,8 +79,9 @@ def example(rng):
     widths, present = (3, 5), np.ones((2, 3, 2), bool)
     present[1, 0, 1] = False
     return {"x": [rng.normal(size=(2, 3, n)) for n in widths], "p": [rng.normal(size=(4, n)) for n in widths],
-            "c": [rng.normal(size=4) for _ in widths], "w_ih": rng.normal(size=(2, 8, 4)) / 2, "w_hh": rng.normal(size=(2, 8, 2)),
-            "bias": rng.normal(size=(2, 8)), "a": rng.normal(size=4), "b": np.array(rng.normal()), "lengths": np.array([3, 2]),
+            "c": [rng.normal(size=4) for _ in widths], "w_ih": rng.normal(size=(2, 8, 4)) / 2,
+            "w_hh": rng.normal(size=(2, 8, 2)), "bias": rng.normal(size=(2, 8)), "a": rng.normal(size=4),
+            "b": np.array(rng.normal()), "lengths": np.array([3, 2]),
             "present": present}
 
 

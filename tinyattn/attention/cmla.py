@@ -29,7 +29,8 @@ from .mask import lengths_of
 from .shapes import expect
 
 
-@variant("multi-dimensional", params={"own": "PKDD", "crossed": "PKDD", "u": "PD", "m": "PDD", "v": "PC", "r0": "PC", "w_ih": "PGC",
+@variant("multi-dimensional", params={"own": "PKDD", "crossed": "PKDD", "u": "PD", "m": "PDD", "v": "PC", "r0": "PC",
+                                       "w_ih": "PGC",
                  "w_hh": "PGC"}, paper="Wang et al. 2017; Hu 2018 eq. 10", keys=("x",))
 def cmla(x, own, crossed, u, m, v, r0, w_ih, w_hh, mask=None, layers=2, tanh=True, return_weights=False):
     """x (B, T, D) to (B, 2, T, C): r summed over the layers, for aspects [:, 0] and opinions [:, 1]; 0 at padding.

@@ -1,25 +1,26 @@
-"""The spine of every mechanism: the table of mechanisms, scores by name, and `weigh`, the one place that masks, normalises
-and taps weights. (Beside it: `mask.py` makes masks, `normalise.py` turns scores into weights, `cache.py` keeps keys and
-values while decoding, `shapes.py` checks shapes, `properties.py` holds what every mechanism must satisfy. Every other file is a
-mechanism.)
+"""The spine of every mechanism: the table of mechanisms, scores by name, and `weigh`, the one place that masks,
+normalises and taps weights. (Beside it: `mask.py` makes masks, `normalise.py` turns scores into weights, `cache.py`
+keeps keys and values while decoding, `heads.py` is what mechanisms with heads share, `shapes.py` checks shapes and
+options, `properties.py` holds what every mechanism must satisfy. Every other file is a mechanism.)
 
 A mechanism is a function of Tensors, put into the table by `@variant`. Its file also holds
 
     reference(...)    the same in plain NumPy loops, sharing nothing with it
     example(rng)      small inputs: a dictionary of arrays (and plain settings) for the function's arguments
     prepare(k, ...)   optional: what depends on the keys alone, so that a decoder computes it once a sentence
-    scores(q, prepared, ...)  optional: the scores of queries against prepared keys. A mechanism with this part is a score
-                      function, and others take it by name: `score="general"`
-    labels()          optional: (names of the queries, names of the keys) of the example, for pictures, and a third, what the
-                      axes between batch and queries count: "head", "hop", "feature"
+    scores(q, prepared, ...)  optional: the scores of queries against prepared keys. A mechanism with this part is a
+                      score function, and others take it by name: `score="general"`
+    labels()          optional: (names of the queries, names of the keys) of the example, for pictures, and a third,
+                      what the axes between batch and queries count: "head", "hop", "feature"
 
-(`reference_NAME` and `example_NAME` go first, where one file holds two mechanisms.) The file's docstring is a sentence, the
-formula indented below it, then paragraphs; one begins with "Cost:", and one with "Survey:" where the survey (Hu 2018)
-prints something else. From the table come the tests, `tinyattn list / explain / check / graph / gallery`, and the
+(`reference_NAME` and `example_NAME` go first, where one file holds two mechanisms.) The file's docstring is a sentence,
+the formula indented below it, then paragraphs; one begins with "Cost:", and one with "Survey:" where the survey (Hu
+2018) prints something else. From the table come the tests, `tinyattn list / explain / check / graph / gallery`, and the
 `--attention` option.
 
-Conventions: q (B, T, Q), k (B, S, K), v (B, S, E), or x (B, T, D) where a sequence attends to itself; mask is bool, True = may be
-attended, of shape (T, S), (B, 1, S) or (B, T, S); weights are tapped with keys on the last axis, queries before: (..., T, S).
+Conventions: q (B, T, Q), k (B, S, K), v (B, S, E), or x (B, T, D) where a sequence attends to itself; mask is bool,
+True = may be attended, of shape (T, S), (B, 1, S) or (B, T, S); weights are tapped with keys on the last axis, queries
+before: (..., T, S).
 """
 import functools
 import importlib
@@ -35,7 +36,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..autograd import scope, tap
+from ..autograd import no_grad, scope, tap
 from ..errors import InputError
 from ..functional import dropout as drop
 from ..op import state
@@ -46,8 +47,9 @@ from .normalise import normaliser
 _table = {}
 FAMILIES = {  # in the order of the survey: what `tinyattn list attention` and the gallery group by
     "score": "Score functions: how well a key fits a query", "normaliser": "Normalisers: from scores to weights",
-    "basic": "Basic attention", "multi-dimensional": "Multi-dimensional attention", "hierarchical": "Hierarchical attention",
-    "self": "Self-attention and positions", "memory": "Memory-based attention", "task-specific": "Task-specific attention",
+    "basic": "Basic attention", "multi-dimensional": "Multi-dimensional attention",
+    "hierarchical": "Hierarchical attention", "self": "Self-attention and positions",
+    "memory": "Memory-based attention", "task-specific": "Task-specific attention",
     "application": "Attention put to use"}
 
 
@@ -67,7 +69,7 @@ class Variant:
     keys: tuple = ()      # the inputs (B, S, ...) that `mask` masks
     causal: bool = False  # a sequence attends to itself, row t of the output belongs to token t
     family: str = ""      # one of FAMILIES: where the survey tells of it
-    empty: bool = True    # a query that may attend to nothing gives output 0 (False: a gate or a residue gives something)
+    empty: bool = True    # a query that may attend to nothing gives output 0 (False: a gate or residue gives something)
 
     @property
     def module(self):
@@ -139,16 +141,18 @@ class Variant:
 
 
 def variant(family="", *, params=None, null=(), paper="", score="", sums=1.0, keys=None, causal=False, empty=True):
-    """Put a function into the table under its own name. The fields are those of `Variant`; a user's own needs no family.
+    """Put a function into the table under its own name. The fields are those of `Variant`; a user's own needs no
+    family.
 
-    Letters in `params`: A alignment units, Q and K width of a query and of a key, D of a token, E of a value, H heads, V
-    vocabulary; others as the mechanism's file says. A scalar has no letter.
+    Letters in `params`: A alignment units, Q and K width of a query and of a key, D of a token, E of a value, H heads,
+    V vocabulary; others as the mechanism's file says. A scalar has no letter.
     """
     def register(function):
         names = inspect.signature(function).parameters
         _check_fields(function.__name__, names, params or {}, null, score, sums, () if keys is None else keys)
         own = tuple(n for n in ("k", "v", "x") if n in names) if keys is None else tuple(keys)
-        entry = Variant(function.__name__, function, dict(params or {}), tuple(null), paper, score, sums, own, causal, family, empty)
+        entry = Variant(function.__name__, function, dict(params or {}), tuple(null), paper, score, sums, own,
+                        causal, family, empty)
         if entry.of_the_package:  # a user's own is found by its file, and may have any name
             if entry.name in _table:
                 raise ValueError(f"variant: there are two mechanisms named {entry.name!r}")
@@ -160,14 +164,16 @@ def variant(family="", *, params=None, null=(), paper="", score="", sums=1.0, ke
 def _check_fields(name, arguments, params, null, score, sums, keys):
     """TypeError or ValueError for fields of `@variant` that cannot be meant."""
     texts = isinstance(params, dict) and all(isinstance(letters, str) for letters in params.values())
-    if not texts or not isinstance(null, (tuple, list)) or not isinstance(keys, (tuple, list)) or not isinstance(score, str):
-        raise TypeError(f"variant {name}: expected params {{name: letters}}, tuples null and keys, and the name of a score, got "
-                        f"params={params!r}, null={null!r}, keys={keys!r}, score={score!r}")
+    if not (texts and isinstance(null, (tuple, list)) and isinstance(keys, (tuple, list)) and isinstance(score, str)):
+        raise TypeError(f"variant {name}: expected params {{name: letters}}, tuples null and keys, and the name of a "
+                        f"score, got params={params!r}, null={null!r}, keys={keys!r}, score={score!r}")
     if not (sums is None or isinstance(sums, NUMBERS) or (isinstance(sums, tuple) and len(sums) == 2)):
-        raise TypeError(f"variant {name}: expected sums to be a number, a pair (at least, at most) or None, got {sums!r}")
+        raise TypeError(f"variant {name}: expected sums to be a number, a pair (at least, at most) or None, got "
+                        f"{sums!r}")
     unknown = [k for k in (*params, *keys) if k not in arguments]
     if unknown:
-        raise ValueError(f"variant {name}: expected params and keys to name arguments of the function, got {', '.join(unknown)}")
+        raise ValueError(f"variant {name}: expected params and keys to name arguments of the function, got "
+                         f"{', '.join(unknown)}")
 
 
 def table():
@@ -182,7 +188,8 @@ def by_family():
     """[(title, [Variant, ...])] of the whole table, in the order of `FAMILIES`; those without a family last."""
     known = table().values()
     groups = [(title, [v for v in known if v.family == family]) for family, title in FAMILIES.items()]
-    return [(title, found) for title, found in [*groups, ("Others", [v for v in known if v.family not in FAMILIES])] if found]
+    groups.append(("Others", [v for v in known if v.family not in FAMILIES]))
+    return [(title, found) for title, found in groups if found]
 
 
 def find(name):
@@ -226,13 +233,15 @@ def _from_file(path, function):
 def _said(error, path):
     """"line 3: ValueError: what it says" of an exception that came through the file `path`."""
     path = Path(path).resolve()
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).resolve() == path]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path]
     return (f"line {lines[-1]}: " if lines else "") + f"{type(error).__name__}: {error}"
 
 
 @contextmanager
 def blame(entry):
-    """What goes wrong inside, while a mechanism from a user's own file runs, becomes one line that names the file: InputError."""
+    """What goes wrong inside, while a mechanism from a user's own file runs, becomes one line that names the file:
+    InputError."""
     try:
         yield
     except InputError:
@@ -245,15 +254,16 @@ def blame(entry):
 
 
 def example_of(entry, seed=0):
-    """The example of a mechanism: a dictionary of arrays and settings. InputError where it is missing or is no such thing."""
+    """The example of a mechanism: a dictionary of arrays and settings. InputError where it is missing or is no such
+    thing."""
     example = entry.part("example")
     if example is None:
         raise InputError(f"{entry.name}: expected `example(rng)` beside the mechanism, inputs to run it on; found none")
     with blame(entry):
         arrays = example(np.random.default_rng(seed))
     if not isinstance(arrays, dict) or not all(isinstance(name, str) for name in arrays):
-        raise InputError(f"{entry.name}: expected `example(rng)` to give a dictionary {{name of an argument: array}}, got "
-                         f"{type(arrays).__name__}")
+        raise InputError(f"{entry.name}: expected `example(rng)` to give a dictionary {{name of an argument: array}}, "
+                         f"got {type(arrays).__name__}")
     return arrays
 
 
@@ -261,7 +271,8 @@ def example_of(entry, seed=0):
 # scores by name
 # ---------------------------------------------------------------------------------------------------------------------
 def score_function(score):
-    """a(q, k, **parameters) for the name of a score ("dot", "general", "my.py:mine"); a function is given back as it is.
+    """a(q, k, **parameters) for the name of a score ("dot", "general", "my.py:mine"); a function is given back as it
+    is.
 
     InputError if the name is that of a mechanism which is not a score function.
     """
@@ -277,8 +288,8 @@ def scores_of(score, q, k, parameters):
 
 
 def asker(score, k, parameters):
-    """The function from queries q (B, T, Q) to their scores (B, T, S) against these keys: what depends on the keys alone is computed
-    once, here, and not at every step of a decoder."""
+    """The function from queries q (B, T, Q) to their scores (B, T, S) against these keys: what depends on the keys
+    alone is computed once, here, and not at every step of a decoder."""
     if callable(score) and not isinstance(score, Variant):
         return lambda q: score(q, k, **parameters)
     return _asker(find(score), k, parameters)
@@ -288,8 +299,8 @@ def _asker(entry, k, parameters):
     scores, prepare = entry.part("scores"), entry.part("prepare")
     if not entry.is_score:
         known = ", ".join(n for n, v in table().items() if v.is_score)
-        raise InputError(f"score: {entry.name} is no score function; expected one of {known}, or FILE.py:NAME with a part "
-                         "scores(q, k, ...)")
+        raise InputError(f"score: {entry.name} is no score function; expected one of {known}, or FILE.py:NAME with "
+                         "a part scores(q, k, ...)")
     if set(parameters) != set(entry.params):
         raise InputError(f"score {entry.name}: expected the parameters {', '.join(entry.params) or 'none'}, got "
                          f"{', '.join(parameters) or 'none'}")
@@ -326,22 +337,31 @@ def _names(function):
 def weights_of(scores, mask=None, normalise="softmax"):
     """The weights (..., T, S) of scores (..., T, S): masked, normalised over the keys, tapped for pictures.
 
-    mask broadcasts to the scores, True = may be attended; masked places get exactly 0, a query that may attend to nothing
-    gets 0 throughout. normalise is a name of `normalise.py`. Taps "scores", "mask" and "weights".
-    ShapeError or TypeError for a mask that does not fit, which begins with the mechanism's name.
+    mask broadcasts to the scores, True = may be attended; masked places get exactly 0, a query that may attend to
+    nothing gets 0 throughout. normalise is a name of `normalise.py`. Taps "scores", "mask" and "weights". ShapeError or
+    TypeError for a mask that does not fit, which begins with the mechanism's name.
     """
     mask = fitted(mask, scores.shape, normalise if isinstance(normalise, str) else "attention")
     weights = normaliser(normalise)(scores, mask)
-    tap("scores", scores)
-    if mask is not None:
-        tap("mask", mask)
-    tap("weights", weights)
+    show(scores, mask, weights)
     return weights
 
 
+def show(scores, mask, weights):
+    """Tap what pictures show, in this order: "scores", "mask" and "weights". Each is a Tensor, None where there is
+    none, or a function that gives either and is called only where somebody looks."""
+    if state.captures:
+        for name, value in (("scores", scores), ("mask", mask), ("weights", weights)):
+            with no_grad():
+                value = value() if callable(value) else value
+            if value is not None:
+                tap(name, value)
+
+
 def fitted(mask, shape, name="attention"):
-    """A mask (array or Tensor) as a Tensor, checked against scores of `shape` (..., T, S): bools, S on the last axis, the axes
-    before broadcast. None stays None. Errors begin with the mechanism that runs, or with `name` outside of any."""
+    """A mask (array or Tensor) as a Tensor, checked against scores of `shape` (..., T, S): bools, S on the last axis,
+    the axes before broadcast. None stays None. Errors begin with the mechanism that runs, or with `name` outside of
+    any."""
     if mask is None:
         return None
     mask = mask if isinstance(mask, Tensor) else Tensor(mask)
@@ -353,15 +373,16 @@ def fitted(mask, shape, name="attention"):
     if mask.dtype.kind != "b":
         raise TypeError(f"{name}: expected a mask of bools, True = may be attended to, got {mask.dtype}")
     letters = "(B, T, S)" if len(shape) == 3 else "(..., T, S)"
-    raise ShapeError(f"{name}: expected a mask that broadcasts to {letters} = {tuple(shape)}, with all S keys on its last axis, "
-                     f"got {mask.shape}")
+    raise ShapeError(f"{name}: expected a mask that broadcasts to {letters} = {tuple(shape)}, with all S keys on its "
+                     f"last axis, got {mask.shape}")
 
 
 def weigh(scores, v, mask=None, return_weights=False, normalise="softmax", dropout=0.0, training=False):
     """Weights of the scores, and the mean of the values under them.
 
-    scores (..., T, S), v (..., S, E), mask and normalise as in `weights_of`. Returns (..., T, E), and the weights (..., T, S)
-    too if asked. In training, each weight is dropped with probability `dropout`; the weights returned and tapped are those before.
+    scores (..., T, S), v (..., S, E), mask and normalise as in `weights_of`. Returns (..., T, E), and the weights
+    (..., T, S) too if asked. In training, each weight is dropped with probability `dropout`; the weights
+    returned and tapped are those before.
     """
     weights = weights_of(scores, mask, normalise)                          # (..., T, S)
     context = (drop(weights, dropout, training) if dropout else weights) @ v  # (..., T, E)

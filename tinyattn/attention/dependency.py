@@ -20,42 +20,38 @@ import math
 
 import numpy as np
 
-from ..autograd import tap
 from ..functional import additive_scores, concat, linear
 from ..ops.eisner import Eisner
 from . import mask as masks
-from .core import variant
+from .core import show, variant
 from .mask import lengths_of
 from .shapes import expect
 
 
-@variant("task-specific", params={"w1": "AU", "w2": "AU", "b": "A", "s": "A", "root_h": "U", "root_x": "D"},
+@variant("task-specific", params={"w_1": "AU", "w_2": "AU", "b": "A", "s": "A", "root_h": "U", "root_x": "D"},
          paper="Kim et al. 2017; Hu 2018 eq. 32", keys=("h", "x"), sums=(0.0, 1.0))
-def dependency(x, h, w1, w2, b, s, root_h, root_x, mask=None, single_root=False, return_weights=False):
+def dependency(x, h, w_1, w_2, b, s, root_h, root_x, mask=None, single_root=False, return_weights=False):
     """x (B, T, D) what is attended to, h (B, T, U) what is scored, to (B, T, D); row j belongs to word j, 0 at padding.
 
-    w1, w2 (A, U), b, s (A,), root_h (U,) and root_x (D,) the root's. single_root: one word hangs on the root; else any
-    number from one on, as in the paper. The weights are (B, T, T), row j over the words that may be its head; what is
-    missing to 1 is the root's. mask is (B, 1, T), with no hole. ShapeError; ValueError for a mask with a hole.
+    w_1, w_2 (A, U), b, s (A,), root_h (U,) and root_x (D,) the root's. single_root: one word hangs on the root; else
+    any number from one on, as in the paper. The weights are (B, T, T), row j over the words that may be its head; what
+    is missing to 1 is the root's. mask is (B, 1, T), with no hole. ShapeError; ValueError for a mask with a hole.
     """
-    expect("dependency", x=(x, "BTD"), h=(h, "BTU"), w1=(w1, "AU"), w2=(w2, "AU"), b=(b, "A"), s=(s, "A"),
+    expect("dependency", x=(x, "BTD"), h=(h, "BTU"), w_1=(w_1, "AU"), w_2=(w_2, "AU"), b=(b, "A"), s=(s, "A"),
            root_h=(root_h, "U"), root_x=(root_x, "D"))
     (B, T, U) = h.shape
     mask = masks.fit("dependency", mask, B, 1, T)
     lengths = None if mask is None else lengths_of("dependency", mask, B, 1, T)
     heads = concat([root_h.expand(B, 1, U), h], 1)                         # (B, T + 1, U)
-    theta = additive_scores(linear(heads, w1), linear(h, w2, b), s).tanh()  # (B, T + 1, T), head x dependent
+    theta = additive_scores(linear(heads, w_1), linear(h, w_2, b), s).tanh()  # (B, T + 1, T), head x dependent
     p, root, _ = Eisner(single_root=single_root)(theta[:, 1:], theta[:, 0], lengths)  # (B, T, T), (B, T)
     weights = p.transpose()
-    tap("scores", lambda: theta[:, 1:].transpose())
-    if mask is not None:
-        tap("mask", mask)
-    tap("weights", weights)
+    show(lambda: theta[:, 1:].transpose(), mask, weights)
     context = weights @ x + root.unsqueeze(-1) * root_x                    # (B, T, D)
     return (context, weights) if return_weights else context
 
 
-def reference(x, h, w1, w2, b, s, root_h, root_x, mask=None, single_root=False):
+def reference(x, h, w_1, w_2, b, s, root_h, root_x, mask=None, single_root=False):
     """All projective trees, one after the other. Token 0 is the root."""
     B, T, _ = x.shape
     out = np.zeros(x.shape)
@@ -66,7 +62,7 @@ def reference(x, h, w1, w2, b, s, root_h, root_x, mask=None, single_root=False):
         for heads in itertools.product(range(N + 1), repeat=N):
             if is_tree(heads) and is_projective(heads) and not (single_root and heads.count(0) != 1):
                 arcs = list(zip(heads, range(1, N + 1), strict=True))
-                weight = math.exp(sum(math.tanh(s @ np.tanh(w1 @ hs[i] + w2 @ hs[j] + b)) for i, j in arcs))
+                weight = math.exp(sum(math.tanh(s @ np.tanh(w_1 @ hs[i] + w_2 @ hs[j] + b)) for i, j in arcs))
                 z += weight
                 for arc in arcs:
                     p[arc] += weight
@@ -93,7 +89,7 @@ def is_projective(heads):
 
 def example(rng):
     """Two sentences of 4 and 3 words."""
-    shapes = {"x": (2, 4, 2), "h": (2, 4, 3), "w1": (5, 3), "w2": (5, 3), "b": (5,), "s": (5,), "root_h": (3,),
+    shapes = {"x": (2, 4, 2), "h": (2, 4, 3), "w_1": (5, 3), "w_2": (5, 3), "b": (5,), "s": (5,), "root_h": (3,),
               "root_x": (2,)}
     return {**{name: rng.normal(size=shape) for name, shape in shapes.items()},
             "mask": np.arange(4) < np.array([4, 3])[:, None, None], "single_root": False}

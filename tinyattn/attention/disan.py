@@ -20,39 +20,39 @@ and reads them by source2token.
 """
 import numpy as np
 
-from ..errors import InputError
-from ..functional import linear
+from ..functional import elu, linear
 from . import mask as masks
 from .core import variant
-from .shapes import expect
-from .source2token import elu
+from .shapes import expect, one_of
 from .token2token import token2token
 
 DIRECTIONS = ("forward", "backward", "diagonal")
 
 
-@variant("multi-dimensional", params={"w_h": "UD", "b_h": "U", "w1": "UU", "w2": "UU", "b": "U", "w_f1": "UU", "w_f2": "UU", "b_f": "U"},
+@variant("multi-dimensional", params={"w_h": "UD", "b_h": "U", "w_1": "UU", "w_2": "UU", "b": "U", "w_f1": "UU",
+                                      "w_f2": "UU", "b_f": "U"},
          paper="Shen et al. 2018; Hu 2018 eqs 24-25", sums=(0.0, 1.0), causal=True, empty=False)
-def disan(x, w_h, b_h, w1, w2, b, w_f1, w_f2, b_f, mask=None, direction="forward", c=5.0, return_weights=False):
-    """x (B, T, D) to (B, T, U). w_h (U, D); w1, w2, w_f1, w_f2 (U, U); b_h, b, b_f (U,). The weights are (B, U, T, T).
+def disan(x, w_h, b_h, w_1, w_2, b, w_f1, w_f2, b_f, mask=None, direction="forward", c=5.0, return_weights=False):
+    """x (B, T, D) to (B, T, U). w_h (U, D); w_1, w_2, w_f1, w_f2 (U, U); b_h, b, b_f (U,).
+    The weights are (B, U, T, T).
 
     mask is narrowed to the direction. A padded token's own row still holds its gate; whoever pads drops it. ShapeError;
     InputError for another direction; ValueError unless c > 0.
     """
-    if direction not in DIRECTIONS:
-        raise InputError(f"disan: expected direction {', '.join(DIRECTIONS)}, got {direction!r}")
-    expect("disan", x=(x, "BTD"), w_h=(w_h, "UD"), b_h=(b_h, "U"), w1=(w1, "UU"), w2=(w2, "UU"), b=(b, "U"),
+    one_of("disan", direction=(direction, DIRECTIONS))
+    expect("disan", x=(x, "BTD"), w_h=(w_h, "UD"), b_h=(b_h, "U"), w_1=(w_1, "UU"), w_2=(w_2, "UU"), b=(b, "U"),
            w_f1=(w_f1, "UU"), w_f2=(w_f2, "UU"), b_f=(b_f, "U"))
-    seen = masks.both(getattr(masks, direction)(x.shape[1], device=x.device), masks.fit("disan", mask, len(x), x.shape[1], x.shape[1]))
+    T, side = x.shape[1], getattr(masks, direction)
+    seen = masks.both(side(T, device=x.device), masks.fit("disan", mask, len(x), T, T))
     h = elu(linear(x, w_h, b_h))                                           # (B, T, U)
-    s = token2token(h, w1, w2, b, seen, c, return_weights)                 # (B, T, U)
+    s = token2token(h, w_1, w_2, b, seen, c, return_weights)               # (B, T, U)
     s, weights = s if return_weights else (s, None)
     gate = (linear(h, w_f1, b_f) + linear(s, w_f2)).sigmoid()              # (B, T, U)
     u = gate * h + (1 - gate) * s
     return (u, weights) if return_weights else u
 
 
-def reference(x, w_h, b_h, w1, w2, b, w_f1, w_f2, b_f, mask=None, direction="forward", c=5.0):
+def reference(x, w_h, b_h, w_1, w_2, b, w_f1, w_f2, b_f, mask=None, direction="forward", c=5.0):
     """Token by token, feature by feature."""
     (B, T, _), U = x.shape, len(b_h)
     out = np.zeros((B, T, U))
@@ -66,7 +66,7 @@ def reference(x, w_h, b_h, w1, w2, b, w_f1, w_f2, b_f, mask=None, direction="for
                 e = {}
                 for j in seen:
                     if mask is None or np.broadcast_to(mask, (B, T, T))[n, i, j]:
-                        e[j] = np.exp(c * np.tanh((w1[d] @ h[j] + w2[d] @ h[i] + b[d]) / c))
+                        e[j] = np.exp(c * np.tanh((w_1[d] @ h[j] + w_2[d] @ h[i] + b[d]) / c))
                 if e:
                     s[d] = sum(e[j] * h[j][d] for j in e) / sum(e.values())
             f = 1 / (1 + np.exp(-(w_f1 @ h[i] + w_f2 @ s + b_f)))
@@ -78,7 +78,7 @@ def example(rng):
     """A forward block over two sentences of 4 and 3 tokens."""
     U, D = 3, 2
     arrays = {"x": rng.normal(size=(2, 4, D)), "w_h": rng.normal(size=(U, D)), "b_h": rng.normal(size=U)}
-    arrays |= {name: rng.normal(size=(U, U)) for name in ("w1", "w2", "w_f1", "w_f2")}
+    arrays |= {name: rng.normal(size=(U, U)) for name in ("w_1", "w_2", "w_f1", "w_f2")}
     arrays |= {name: rng.normal(size=U) for name in ("b", "b_f")}
     return {**arrays, "mask": np.arange(4) < np.array([4, 3])[:, None, None], "direction": "forward", "c": 5.0}
 

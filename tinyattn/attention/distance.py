@@ -10,11 +10,10 @@ it back.
 Cost: T^2 (A + E) multiplications, half of them for nothing; the table of distances, T x T, is shared by all heads and
 sentences.
 
-Survey: eqs 24-25 print such a strict mask (j < i only) for the language model, whose first word then sees nothing: a row of -inf, and
-nan from its softmax. Here the first word of "forward" and the last of "backward" get 0.
+Survey: eqs 24-25 print such a strict mask (j < i only) for the language model, whose first word then sees nothing: a
+row of -inf, and nan from its softmax. Here the first word of "forward" and the last of "backward" get 0.
 
-A widely copied port divides by the root
-of the model's width; it is the root of d, the width of a head.
+A widely copied port divides by the root of the model's width; it is the root of d, the width of a head.
 """
 import math
 
@@ -23,8 +22,8 @@ import numpy as np
 from ..tensor import Tensor
 from . import mask as masks
 from .core import variant
-from .multi_head import output, project
-from .self_attention import attend
+from .heads import attend, output, project
+from .shapes import one_of
 
 DIRECTIONS = {"forward": masks.forward, "backward": masks.backward, "both": masks.diagonal, None: None}
 
@@ -35,10 +34,10 @@ def distance(x, w_q, w_k, w_v, w_o, a=1.5, mask=None, return_weights=False, head
     """x (B, T, D) to (B, T, D). w_q, w_k (H d, D), w_v (H e, D), w_o (D, H e); a, how fast words fade, is a number or a
     Tensor of one.
 
-    direction: "forward" sees the words before, "backward" those after, "both" all others, None all words.
+    direction: "forward" sees the words before, "backward" those after, "both" all others, None all words. InputError
+    for another direction, ValueError for more than one number a; else errors as in `multi_head`.
     """
-    if direction not in DIRECTIONS:
-        raise ValueError(f"distance: expected the direction to be forward, backward, both or None, got {direction!r}")
+    one_of("distance", direction=(direction, DIRECTIONS))
     if isinstance(a, Tensor) and a.shape != ():
         raise ValueError(f"distance: expected a to be one number, got shape {a.shape}")
     q, k, v, mask = project("distance", x, w_q, w_k, w_v, heads, mask=mask)

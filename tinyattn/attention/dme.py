@@ -26,21 +26,26 @@ from .shapes import expect
 def project(name, x, p, c):
     """w' (B, T, S, D) of S sources: x[i] (B, T, D_i), p[i] (D, D_i), c[i] (D,). Errors begin with `name`."""
     if not all(isinstance(some, (list, tuple, Tensor)) for some in (x, p, c)):
-        raise TypeError(f"{name}: expected lists x, p and c, got {', '.join(type(some).__name__ for some in (x, p, c))}")
+        raise TypeError(f"{name}: expected lists x, p and c, got "
+                        f"{', '.join(type(some).__name__ for some in (x, p, c))}")
     if not len(x) == len(p) == len(c) or not len(x):
-        raise ValueError(f"{name}: expected one projection and one bias a source, got {len(x)} sources, {len(p)} and {len(c)}")
+        raise ValueError(f"{name}: expected one projection and one bias a source, got {len(x)} sources, {len(p)} and "
+                         f"{len(c)}")
     given = {}
     for i, parts in enumerate(zip(x, p, c, strict=True)):
         width = chr(ord("a") + i)                                          # D_i
-        given |= {f"{n}[{i}]": (t, shape) for n, t, shape in zip("xpc", parts, ("BT" + width, "D" + width, "D"), strict=True)}
+        letters = "BT" + width, "D" + width, "D"
+        given |= {f"{n}[{i}]": (t, shape) for n, t, shape in zip("xpc", parts, letters, strict=True)}
     expect(name, **given)
     return stack([linear(*parts) for parts in zip(x, p, c, strict=True)], 2)
 
 
-@variant("application", params={"a": "D", "b": ""}, null=("b",), keys=(), paper="Kiela et al. 2018, DME; Hu 2018 eqs 33-34")
+@variant("application", params={"a": "D", "b": ""}, null=("b",), keys=(),
+         paper="Kiela et al. 2018, DME; Hu 2018 eqs 33-34")
 def dme(x, p, c, a, b, present=None, normalise="softmax", return_weights=False):
-    """x: a list of S sources (B, T, D_i), with learned projections p[i] (D, D_i) and c[i] (D,); a (D,), b (); present (B, T, S) bool:
-    does the source have the word? To (B, T, D). The weights are (B, T, 1, S): one query, the word itself, over the sources. ShapeError."""
+    """x: a list of S sources (B, T, D_i), with learned projections p[i] (D, D_i) and c[i] (D,); a (D,), b (); present
+    (B, T, S) bool: does the source have the word? To (B, T, D). The weights are (B, T, 1, S): one query, the word
+    itself, over the sources. ShapeError."""
     w = project("dme", x, p, c)                                            # (B, T, S, D)
     expect("dme", **{"P x + c": (w, "BTSD")}, a=(a, "D"), b=(b, ""))
     scores = (w @ a + b).unsqueeze(2)                                      # (B, T, 1, S)
@@ -68,7 +73,8 @@ def example(rng):
     widths, present = (4, 2, 5), np.ones((2, 3, 3), bool)
     present[1, 0, 2] = present[1, 1, 0] = False
     return {"x": [rng.normal(size=(2, 3, n)) for n in widths], "p": [rng.normal(size=(6, n)) for n in widths],
-            "c": [rng.normal(size=6) for _ in widths], "a": rng.normal(size=6), "b": np.array(rng.normal()), "present": present}
+            "c": [rng.normal(size=6) for _ in widths], "a": rng.normal(size=6), "b": np.array(rng.normal()),
+            "present": present}
 
 
 def labels():

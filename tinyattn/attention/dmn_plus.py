@@ -1,8 +1,8 @@
 r"""Improved dynamic memory network: attention takes the place of the update gate in the net that reads the facts.
 
-    g = softmax_i(w2^T tanh(W1 z_i + b1) + b2)      z_i = [f_i * q, f_i * m, |f_i - q|, |f_i - m|]
-    r_i = sigma(W_r f_i + U_r h + b_r)              n_i = tanh(W f_i + r_i * (U h) + b)
-    h <- g_i n_i + (1 - g_i) h,  h = 0 at first     the attention GRU; c is the last h
+    g = softmax_i(w_2^T tanh(W_1 z_i + b_1) + b_2)     z_i = [f_i * q, f_i * m, |f_i - q|, |f_i - m|]
+    r_i = sigma(W_r f_i + U_r h + b_r)                  n_i = tanh(W f_i + r_i * (U h) + b)
+    h <- g_i n_i + (1 - g_i) h,  h = 0 at first         the attention GRU; c is the last h
     m <- relu(W_t [m; c; q] + b_t),  m = q at first     with a W_t of its own for each hop t
 
     f_i is fact i, q the question and m the memory, all of width D
@@ -30,22 +30,23 @@ from ..autograd import scope
 from ..functional import concat, linear, zeros_like
 from ..ops.attention_gru import AttentionGRUScan
 from . import mask as masks
-from .core import variant
-from .memory import tap_hops
+from .core import show, variant
 from .normalise import softmax
 from .shapes import expect
 
-PARAMS = {"w1": "AZ", "b1": "A", "w2": "A", "b2": "", "a_ih": "GD", "a_hh": "GD", "a_b": "G", "w_m": "LDY", "b_m": "LD"}
+PARAMS = {"w_1": "AZ", "b_1": "A", "w_2": "A", "b_2": "", "a_ih": "GD", "a_hh": "GD", "a_b": "G", "w_m": "LDY",
+          "b_m": "LD"}
 
 
-@variant("memory", params=PARAMS, null=("b2",), paper="Xiong et al. 2016; Hu 2018 eqs 35-37", keys=("facts",), empty=False)
-def dmn_plus(facts, question, w1, b1, w2, b2, a_ih, a_hh, a_b, w_m, b_m, reset="after", mask=None,
+@variant("memory", params=PARAMS, null=("b_2",), paper="Xiong et al. 2016; Hu 2018 eqs 35-37", keys=("facts",),
+         empty=False)
+def dmn_plus(facts, question, w_1, b_1, w_2, b_2, a_ih, a_hh, a_b, w_m, b_m, reset="after", mask=None,
              return_weights=False):
     """The memory (B, D) after the last of L hops.
 
     facts           f (B, S, D), in the order of the story
     question        q (B, D)
-    w1, b1, w2, b2  the attention: (A, Z), (A,), (A,), () with Z = 4 D
+    w_1, b_1, w_2, b_2   the attention: (A, Z), (A,), (A,), () with Z = 4 D
     a_ih, a_hh, a_b   the attention GRU (G, D), (G, D), (G,) with G = 2 D: gate r, candidate n
     w_m, b_m        (L, D, Y), (L, D) with Y = 3 D
     reset           "after" the product with U, as above, or "before" it; see `ops/attention_gru.py`
@@ -54,23 +55,23 @@ def dmn_plus(facts, question, w1, b1, w2, b2, a_ih, a_hh, a_b, w_m, b_m, reset="
 
     ShapeError for shapes that do not fit; ValueError for sizes that are not those of D, or no hop.
     """
-    expect("dmn_plus", facts=(facts, "BSD"), question=(question, "BD"), w1=(w1, "AZ"), b1=(b1, "A"), w2=(w2, "A"),
-           b2=(b2, ""), a_ih=(a_ih, "GD"), a_hh=(a_hh, "GD"), a_b=(a_b, "G"), w_m=(w_m, "LDY"), b_m=(b_m, "LD"))
+    expect("dmn_plus", facts=(facts, "BSD"), question=(question, "BD"), w_1=(w_1, "AZ"), b_1=(b_1, "A"), w_2=(w_2, "A"),
+           b_2=(b_2, ""), a_ih=(a_ih, "GD"), a_hh=(a_hh, "GD"), a_b=(a_b, "G"), w_m=(w_m, "LDY"), b_m=(b_m, "LD"))
     B, S, D = facts.shape
     mask = masks.fit("dmn_plus", mask, B, 1, S)
-    if (w1.shape[1], a_b.shape[0], w_m.shape[2]) != (4 * D, 2 * D, 3 * D) or not len(w_m):
-        raise ValueError(f"dmn_plus: expected w1 (A, 4 D), a_b (2 D,), w_m (L, D, 3 D) with D = {D} and L of at least "
-                         f"1, got w1 {w1.shape}, a_b {a_b.shape} and w_m {w_m.shape}")
+    if (w_1.shape[1], a_b.shape[0], w_m.shape[2]) != (4 * D, 2 * D, 3 * D) or not len(w_m):
+        raise ValueError(f"dmn_plus: expected w_1 (A, 4 D), a_b (2 D,), w_m (L, D, 3 D) with D = {D} and L of at least "
+                         f"1, got w_1 {w_1.shape}, a_b {a_b.shape} and w_m {w_m.shape}")
     m, x, scores, weights = question, linear(facts, a_ih, a_b), [], []     # x (B, S, 2D)
     for hop in range(len(w_m)):
         with scope(f"hop{hop}"):
             z = features(facts, question, m)                               # (B, S, 4D)
-            scores.append((linear(z, w1, b1).tanh() @ w2 + b2).unsqueeze(1))  # (B, 1, S)
+            scores.append((linear(z, w_1, b_1).tanh() @ w_2 + b_2).unsqueeze(1))  # (B, 1, S)
             weights.append(softmax(scores[hop], mask))
             read = AttentionGRUScan("replace", reset)
             c = read(x, weights[hop].squeeze(1), zeros_like(question), a_hh, None, None)[1]  # (B, D)
             m = linear(concat([m, c, question], 1), w_m[hop], b_m[hop]).relu()
-    tap_hops(scores, weights, mask, concat)
+    show(lambda: concat(scores, 1), mask, lambda: concat(weights, 1))      # (B, hops, S)
     return (m, concat(weights, 1)) if return_weights else m
 
 
@@ -80,7 +81,7 @@ def features(f, q, m):
     return concat([f * q, f * m, (f - q).abs(), (f - m).abs()], 2)
 
 
-def reference(facts, question, w1, b1, w2, b2, a_ih, a_hh, a_b, w_m, b_m, mask=None):
+def reference(facts, question, w_1, b_1, w_2, b_2, a_ih, a_hh, a_b, w_m, b_m, mask=None):
     """The formula, one number at a time."""
     (B, S, D), out = facts.shape, question.copy()
     for b in range(B):
@@ -91,7 +92,7 @@ def reference(facts, question, w1, b1, w2, b2, a_ih, a_hh, a_b, w_m, b_m, mask=N
                 if mask is None or mask[b, 0, i]:
                     f = facts[b, i]
                     z = [*(f * q), *(f * m), *abs(f - q), *abs(f - m)]
-                    g[i] = math.exp(sum(w2[a] * math.tanh(sum(w1[a] * z) + b1[a]) for a in range(len(w2))) + b2)
+                    g[i] = math.exp(sum(w_2[a] * math.tanh(sum(w_1[a] * z) + b_1[a]) for a in range(len(w_2))) + b_2)
             h = [0.0] * D
             for i in range(S):
                 u = [sum(row * h) for row in a_hh]
@@ -111,8 +112,8 @@ def example(rng):
     """Stories of 4 facts and of 2, width 3; 2 hops."""
     D, A = 3, 5
     return {"facts": rng.normal(size=(2, 4, D)), "question": rng.normal(size=(2, D)),
-            "w1": 0.5 * rng.normal(size=(A, 4 * D)), "b1": rng.normal(size=A), "w2": rng.normal(size=A),
-            "b2": np.array(0.3), "a_ih": rng.normal(size=(2 * D, D)), "a_hh": rng.normal(size=(2 * D, D)),
+            "w_1": 0.5 * rng.normal(size=(A, 4 * D)), "b_1": rng.normal(size=A), "w_2": rng.normal(size=A),
+            "b_2": np.array(0.3), "a_ih": rng.normal(size=(2 * D, D)), "a_hh": rng.normal(size=(2 * D, D)),
             "a_b": rng.normal(size=2 * D), "w_m": 0.3 * rng.normal(size=(2, D, 3 * D)),
             "b_m": 1 + 0.3 * rng.random((2, D)), "mask": np.arange(4) < np.array([4, 2])[:, None, None]}
 

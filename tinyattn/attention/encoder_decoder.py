@@ -20,24 +20,26 @@ import numpy as np
 from ..autograd import scope
 from ..functional import concat, linear, stack, zeros
 from .core import asker, variant, weigh
-from .shapes import expect
+from .shapes import expect, one_of
 
 FEEDS = ("none", "context", "input")
 
 
 @variant("basic", params={"w_o": "OI", "w_y": "NM", "u": "NN", "f": "NF"}, score="additive", keys=("h",), empty=False,
          paper="Hu 2018 eqs 1-5")
-def encoder_decoder(h, y, s, w_o, w_y, u, f=None, score="additive", feed="context", mask=None, return_weights=False, **a):
+def encoder_decoder(h, y, s, w_o, w_y, u, f=None, score="additive", feed="context", mask=None,
+                    return_weights=False, **a):
     """h (B, S, K) states of the encoder, y (B, T, M) vectors of the words y_0 .. y_{T-1}, s (B, N) the state s_1 to the
     features o_1 .. o_T (B, T, O).
 
     w_o (O, I) with I = N + M + K, w_y (N, M), u (N, N), f (N, F) with F = K for feed="context", O for feed="input", and
-    None for feed="none"; `a` are the parameters of the score, whose queries are the states. ShapeError; ValueError for another feed.
+    None for feed="none"; `a` are the parameters of the score, whose queries are the states. ShapeError; InputError for
+    another feed.
     """
-    if feed not in FEEDS:
-        raise ValueError(f"encoder_decoder: expected feed to be one of {', '.join(FEEDS)}, got {feed!r}")
+    one_of("encoder_decoder", feed=(feed, FEEDS))
     if (f is None) != (feed == "none"):
-        raise ValueError(f"encoder_decoder: f goes with feed='context' or 'input', and is None for 'none'; got feed={feed!r}")
+        raise ValueError(f"encoder_decoder: f goes with feed='context' or 'input', and is None for 'none'; "
+                         f"got feed={feed!r}")
     expect("encoder_decoder", h=(h, "BSK"), y=(y, "BTM"), s=(s, "BN"), w_o=(w_o, "OI"), w_y=(w_y, "NM"), u=(u, "NN"),
            **({} if f is None else {"f": (f, "NF")}))
     ask = asker(score, h, a)                                               # what depends on h alone, once a sentence
@@ -81,6 +83,7 @@ def reference(h, y, s, w_o, w_y, u, f, w_q, w_k, v_a, mask, feed="context"):
 def example(rng):
     """Two source sentences of 4 and 2 words, two target words."""
     return {"h": rng.normal(size=(2, 4, 3)), "y": rng.normal(size=(2, 2, 5)), "s": rng.normal(size=(2, 2)),
-            "w_o": rng.normal(size=(4, 10)), "w_y": rng.normal(size=(2, 5)), "u": rng.normal(size=(2, 2)), "f": rng.normal(size=(2, 3)),
+            "w_o": rng.normal(size=(4, 10)), "w_y": rng.normal(size=(2, 5)), "u": rng.normal(size=(2, 2)),
+            "f": rng.normal(size=(2, 3)),
             "w_q": rng.normal(size=(6, 2)), "w_k": rng.normal(size=(6, 3)), "v_a": rng.normal(size=6),
             "mask": np.arange(4) < np.array([4, 2])[:, None, None]}

@@ -14,23 +14,7 @@ import math
 import numpy as np
 
 from .core import variant
-from .multi_head import output, project
-from .self_attention import attend
-
-
-def attend_in_groups(q, k, v, mask=None, causal=False, return_weights=False, dropout=0.0, training=False):
-    """As `attend`, where the H heads of q (B, H, T, d) share k (B, G, S, d) and v (B, G, S, e), H / G neighbours each.
-
-    mask (T, S) or (B, 1 or H, 1 or T, S). Returns (context (B, H, T, e), weights (B, H, T, S) or None).
-    """
-    B, H, T, d = q.shape
-    G, e = k.shape[1], v.shape[-1]
-    if mask is not None and mask.ndim == 4:
-        grouped = (G, H // G) if mask.shape[1] == H else (1, 1)
-        mask = mask.reshape(mask.shape[0], *grouped, *mask.shape[2:])
-    q = q.reshape(B, G, H // G, T, d)
-    context, weights = attend(q, k.unsqueeze(2), v.unsqueeze(2), mask, causal, None, return_weights, dropout, training)
-    return context.reshape(B, H, T, e), weights
+from .heads import attend_in_groups, output, project
 
 
 @variant("self", params={"w_q": "AD", "w_k": "CK", "w_v": "EK", "w_o": "DF", "b_q": "A", "b_k": "C", "b_v": "E",
@@ -41,7 +25,8 @@ def grouped_query(x, w_q, w_k, w_v, w_o, b_q=None, b_k=None, b_v=None, b_o=None,
     """x (B, T, D) to (B, T, D); it attends to memory (B, S, K), or without one to itself.
 
     w_q (H d, D), w_k (G d, D), w_v (G e, D), w_o (D, H e), with H = heads a multiple of G = groups, and biases of their
-    first lengths, each of which may be None; with a memory w_k and w_v have K columns. The rest is as in `multi_head`.
+    first lengths, each of which may be None; with a memory w_k and w_v have K columns. The rest is as in `multi_head`,
+    and ShapeError too where H is no multiple of G.
     """
     q, k, v, mask = project("grouped_query", x, w_q, w_k, w_v, heads, (b_q, b_k, b_v), memory, mask, cache, groups)
     k, v = (k, v) if cache is None else cache.append(k, v)

@@ -31,8 +31,9 @@ from .mask import lengths_of
 from .shapes import expect
 
 
-@variant("hierarchical", params={"word_ih": "PGD", "word_hh": "PGU", "word_b": "PG", "w_w": "AF", "b_w": "A", "u_w": "A",
-                 "sent_ih": "PMF", "sent_hh": "PMZ", "sent_b": "PM", "w_s": "CL", "b_s": "C", "u_s": "C"},
+@variant("hierarchical", params={"word_ih": "PGD", "word_hh": "PGU", "word_b": "PG", "w_w": "AF",
+                 "b_w": "A", "u_w": "A", "sent_ih": "PMF", "sent_hh": "PMZ", "sent_b": "PM", "w_s": "CL", "b_s": "C",
+                 "u_s": "C"},
          paper="Yang et al. 2016; Hu 2018 eqs 12-15", sums=(0.0, 1.0))
 def han(x, word_ih, word_hh, word_b, w_w, b_w, u_w, sent_ih, sent_hh, sent_b, w_s, b_s, u_s, word_mask=None,
         hidden=True, return_weights=False):

@@ -24,25 +24,25 @@ from .shapes import expect, whole
 
 
 def draw(weights, seed):
-    """(B, T) places, each drawn by the weights (B, T, S) of its query: the first at which their running sum passes a uniform
-    number. The same seed draws the same numbers."""
+    """(B, T) places, each drawn by the weights (B, T, S) of its query: the first at which their running sum passes a
+    uniform number. The same seed draws the same numbers."""
     sums = np.cumsum(weights, -1)                                          # (B, T, S)
     u = np.random.default_rng(seed).random(sums.shape[:-1])[..., None] * sums[..., -1:]
     return np.minimum((sums <= u).sum(-1), sums.shape[-1] - 1)             # (B, T)
 
 
 def surrogate(log_alpha, reward, baseline=0.0):
-    """The number to be made large: sum over all draws of (R - baseline) log alpha(s), of shape (). log_alpha (B, T), as `hard`
-    returns it; reward and baseline broadcast to it and are constants."""
+    """The number to be made large: sum over all draws of (R - baseline) log alpha(s), of shape (). log_alpha (B, T), as
+    `hard` returns it; reward and baseline broadcast to it and are constants."""
     reward, baseline = (x.detach() if isinstance(x, Tensor) else x for x in (reward, baseline))
     return (log_alpha * (reward - baseline)).sum()
 
 
 @variant("basic", score="general", keys=("v",), paper="Xu et al. 2015, section 4.1")
 def hard(q, k, v, seed, score="general", mask=None, return_weights=False, **a):
-    """q (B, T, Q), k (B, S, K), v (B, S, E) to c (B, T, E) and log alpha_t(s_t) (B, T), and the weights if asked. seed: a whole
-    number; `a` are the parameters of the score. A query that may attend to nothing gives c = 0 and a logarithm of 0.
-    ShapeError; ValueError for no key, or a seed below 0."""
+    """q (B, T, Q), k (B, S, K), v (B, S, E) to c (B, T, E) and log alpha_t(s_t) (B, T), and the weights if asked. seed:
+    a whole number; `a` are the parameters of the score. A query that may attend to nothing gives c = 0 and a logarithm
+    of 0. ShapeError; ValueError for no key, or a seed below 0."""
     expect("hard", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"))
     whole("hard", 0, seed=seed)
     weights = weights_of(scores_of(score, q, k, a), mask)                  # (B, T, S)
@@ -66,7 +66,8 @@ def reference(q, k, v, seed, w, mask=None):
     for b in range(B):
         for t in range(T):
             places = [s for s in range(S) if mask is None or mask[b, 0, s]]
-            e = {s: math.exp(sum(q[b, t, i] * w[i, j] * k[b, s, j] for i in range(Q) for j in range(k.shape[2]))) for s in places}
+            e = {s: math.exp(sum(q[b, t, i] * w[i, j] * k[b, s, j] for i in range(Q) for j in range(k.shape[2])))
+                 for s in places}
             below = 0.0
             for s in places:
                 below += e[s] / sum(e.values())
@@ -78,5 +79,5 @@ def reference(q, k, v, seed, w, mask=None):
 
 def example(rng):
     """Two memories of 4 and 3 values, three queries."""
-    return {"q": rng.normal(size=(2, 3, 2)) / 2, "k": rng.normal(size=(2, 4, 3)) / 2, "v": rng.normal(size=(2, 4, 5)), "seed": 3,
-            "w": rng.normal(size=(2, 3)), "mask": np.arange(4) < np.array([4, 3])[:, None, None]}
+    return {"q": rng.normal(size=(2, 3, 2)) / 2, "k": rng.normal(size=(2, 4, 3)) / 2, "v": rng.normal(size=(2, 4, 5)),
+            "seed": 3, "w": rng.normal(size=(2, 3)), "mask": np.arange(4) < np.array([4, 3])[:, None, None]}

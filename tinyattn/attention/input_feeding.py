@@ -26,13 +26,14 @@ from .shapes import expect
 @variant("basic", params={"w_ih": "GI", "w_hh": "GN", "b": "G", "w_c": "NJ"}, score="general", keys=("k",), empty=False,
          paper="Luong et al. 2015, section 3.3")
 def input_feeding(y, k, h, c, w_ih, w_hh, b, w_c, score="general", mask=None, return_weights=False, **a):
-    """y (B, T, M) the words' vectors, k (B, S, K) the source's states, h and c (B, N) the first state of the LSTM to h~ (B, T, N).
+    """y (B, T, M) the words' vectors, k (B, S, K) the source's states, h and c (B, N) the first state of the LSTM to h~
+    (B, T, N).
 
-    w_ih (G, I) with G = 4 N and I = M + N, w_hh (G, N), b (G,), w_c (N, J) with J = K + N; `a` are the parameters of the score,
-    whose queries are the states h_t. ShapeError for shapes that do not fit.
+    w_ih (G, I) with G = 4 N and I = M + N, w_hh (G, N), b (G,), w_c (N, J) with J = K + N; `a` are the parameters of
+    the score, whose queries are the states h_t. ShapeError for shapes that do not fit.
     """
-    expect("input_feeding", y=(y, "BTM"), k=(k, "BSK"), h=(h, "BN"), c=(c, "BN"), w_ih=(w_ih, "GI"), w_hh=(w_hh, "GN"), b=(b, "G"),
-           w_c=(w_c, "NJ"))
+    expect("input_feeding", y=(y, "BTM"), k=(k, "BSK"), h=(h, "BN"), c=(c, "BN"), w_ih=(w_ih, "GI"), w_hh=(w_hh, "GN"),
+           b=(b, "G"), w_c=(w_c, "NJ"))
     fed, outs, like = zeros(*h.shape, dtype=h.dtype, device=h.device), [], {"dtype": k.dtype, "device": k.device}
     seen = [zeros(len(k), 0, k.shape[1], **like)]                          # (B, 0, S)
     ask = asker(score, k, a)                                               # what depends on k alone, once a sentence
@@ -71,6 +72,7 @@ def reference(y, k, h, c, w_ih, w_hh, b, w_c, w, mask):
 
 def example(rng):
     """Two source sentences of 4 and 2 words, three target words."""
-    return {"y": rng.normal(size=(2, 3, 4)), "k": rng.normal(size=(2, 4, 3)), "h": rng.normal(size=(2, 2)), "c": rng.normal(size=(2, 2)),
-            "w_ih": rng.normal(size=(8, 6)) / 2, "w_hh": rng.normal(size=(8, 2)), "b": rng.normal(size=8), "w_c": rng.normal(size=(2, 5)),
-            "w": rng.normal(size=(2, 3)), "mask": np.arange(4) < np.array([4, 2])[:, None, None]}
+    return {"y": rng.normal(size=(2, 3, 4)), "k": rng.normal(size=(2, 4, 3)), "h": rng.normal(size=(2, 2)),
+            "c": rng.normal(size=(2, 2)), "w_ih": rng.normal(size=(8, 6)) / 2, "w_hh": rng.normal(size=(8, 2)),
+            "b": rng.normal(size=8), "w_c": rng.normal(size=(2, 5)), "w": rng.normal(size=(2, 3)),
+            "mask": np.arange(4) < np.array([4, 2])[:, None, None]}

@@ -27,15 +27,14 @@ from ..functional import concat, embedding, linear
 from ..ops.broadcast import ShapeError
 from ..tensor import Tensor
 from . import mask as masks
-from .core import variant
-from .memory import tap_hops
+from .core import show, variant
 from .normalise import softmax
 
 WINDOW, TITLE, NEAR = "__WINDOW_CENTER__", "__MOVIE__", "1:"  # as the authors' script has them
 
 
-@variant("memory", params={"table": "VD", "r": "LDD"}, paper="Miller et al. 2016; Hu 2018 section 3.4", keys=("keys", "values"),
-         empty=False)
+@variant("memory", params={"table": "VD", "r": "LDD"}, paper="Miller et al. 2016; Hu 2018 section 3.4",
+         keys=("keys", "values"), empty=False)
 def key_value(question, keys, values, table, r, last=False, nil=0, mask=None, return_weights=False):
     """q_{H+1} (B, D), to be compared with the rows of `table`: its product with an answer's row is the answer's score.
 
@@ -62,7 +61,7 @@ def key_value(question, keys, values, table, r, last=False, nil=0, mask=None, re
             q = q + weights[hop] @ v                                       # (B, 1, D)
             if hop < len(r):
                 q = linear(q, r[hop])
-    tap_hops(scores, weights, mask, concat)
+    show(lambda: concat(scores, 1), mask, lambda: concat(weights, 1))      # (B, hops, S)
     return (q.squeeze(1), concat(weights, 1)) if return_weights else q.squeeze(1)
 
 

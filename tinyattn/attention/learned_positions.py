@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from .core import variant
-from .self_attention import one_head
+from .heads import one_head
 from .shapes import expect
 
 
@@ -30,7 +30,8 @@ def place(name, x, table, start=0):
 @variant("self", params={"table": "ND", "w_q": "AD", "w_k": "AD", "w_v": "ED"}, paper="Gehring et al. 2017",
          causal=True)
 def learned_positions(x, table, w_q, w_k, w_v, mask=None, return_weights=False, causal=False):
-    """x (B, T, D) to (B, T, E). table (N, D), N >= T; w_q, w_k (A, D), w_v (E, D), the rest as in `self_attention`."""
+    """x (B, T, D) to (B, T, E). table (N, D), N >= T; w_q, w_k (A, D), w_v (E, D), the rest as in `self_attention`.
+    ShapeError for shapes that do not fit, ValueError for a sentence longer than the table."""
     x = place("learned_positions", x, table)
     return one_head("learned_positions", x, w_q, w_k, w_v, mask, return_weights, causal)
 

@@ -18,18 +18,17 @@ import math
 
 import numpy as np
 
-from ..autograd import tap
 from ..functional import concat, ones, zeros
 from . import mask as masks
-from .core import variant, weigh
-from .multi_head import output, project
+from .core import show, variant, weigh
+from .heads import output, project
 from .normalise import raw
 
 BLOCK = 32  # words: near the width of a head the pairs in blocks and the sums between them cost the same
 
 
 def feature(x):
-    """phi(x) = elu(x) + 1: x + 1 above 0, e^x below."""
+    """phi(x) = elu(x) + 1: x + 1 above 0, e^x below. (`elu(x) + 1` would round a small e^x to 0.)"""
     return x.relu() + x.clip(max=0.0).exp()
 
 
@@ -44,7 +43,7 @@ def running(q, k, v, start):
     q, k, v = (x.pad(((0, 0), (0, 0), (0, N * size - T), (0, 0))).reshape(B, H, N, size, x.shape[-1])
                for x in (q, k, v))
     sums = concat([start.unsqueeze(2), k.transpose() @ v], 2).cumsum(2)    # (B, H, N + 1, d, e), before each block
-    within = (q @ k.transpose()).where(masks.causal(size, device=q.device), 0.0)            # (B, H, N, size, size)
+    within = (q @ k.transpose()).where(masks.causal(size, device=q.device), 0.0)  # (B, H, N, size, size)
     y = q @ sums[:, :, :N] + within @ v
     return y.reshape(B, H, N * size, v.shape[-1])[:, :, :T], sums[:, :, N]
 
@@ -55,7 +54,8 @@ def linear_attention(x, w_q, w_k, w_v, w_o, mask=None, return_weights=False, hea
     """x (B, T, D) to (B, T, D). w_q, w_k (H d, D), w_v (H e, D), w_o (D, H e). causal: query t sees no later word.
 
     A cache makes it causal; of a mask (B, 1, S) then only the new words' part counts, and there are no weights to
-    return.
+    return: ValueError if they are asked for, or for a mask that differs from query to query. Else errors as in
+    `multi_head`.
     """
     q, k, v, mask = project("linear_attention", x, w_q, w_k, w_v, heads, mask=mask, cache=cache)
     q, k = feature(q), feature(k)                                          # (B, H, T, d)
@@ -63,16 +63,20 @@ def linear_attention(x, w_q, w_k, w_v, w_o, mask=None, return_weights=False, hea
     if cache is not None and (return_weights or per_query):
         raise ValueError("linear_attention: a cache holds two sums, not the words: expected a mask (B, 1, S) and no "
                          "weights asked for")
+
+    def allowed():
+        return masks.both(mask, masks.causal(x.shape[1], device=x.device) if causal else None)
+
     if return_weights or per_query:
-        allowed = masks.both(mask, masks.causal(x.shape[1], device=x.device) if causal else None)
-        context, weights = weigh(q @ k.transpose(), v, allowed, True, raw)
+        context, weights = weigh(q @ k.transpose(), v, allowed(), True, raw)
         return output("linear_attention", context, weights if return_weights else None, w_o)
     if mask is not None:
         k = k.where(mask[..., mask.shape[-1] - x.shape[1]:].transpose(), 0.0)
-    sums = _sums(q, k, concat([v, ones(*v.shape[:3], 1, dtype=v.dtype, device=v.device)], -1), causal, cache)  # (B, H, T, e + 1)
+    ends = concat([v, ones(*v.shape[:3], 1, dtype=v.dtype, device=v.device)], -1)
+    sums = _sums(q, k, ends, causal, cache)                                # (B, H, T, e + 1)
     above, below = sums.split([v.shape[-1], 1], -1)
     if cache is None:
-        _show(q, k, mask, causal)
+        show(lambda: q @ k.transpose(), allowed, lambda: raw(q @ k.transpose(), allowed()))
     return output("linear_attention", above / below.where(below != 0, 1.0), None, w_o)
 
 
@@ -87,17 +91,6 @@ def _sums(q, k, v, causal, cache):
     if cache is not None:
         cache.replace(end, T)
     return y
-
-
-def _show(q, k, mask, causal):
-    """Tap the weights that were never made, for pictures."""
-    def seen():
-        return masks.both(mask, masks.causal(q.shape[2], device=q.device) if causal else None)
-
-    tap("scores", lambda: q @ k.transpose())
-    if mask is not None or causal:
-        tap("mask", seen)
-    tap("weights", lambda: raw(q @ k.transpose(), seen()))
 
 
 def reference(x, w_q, w_k, w_v, w_o, mask=None, heads=2, causal=True):

@@ -35,8 +35,8 @@ def window(centre, width, S):
 
 @variant("basic", score="general", paper="Luong et al. 2015, local-m; Hu 2018 section 3.5")
 def local_m(q, k, v, score="general", width=10, start=0, mask=None, return_weights=False, **a):
-    """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, E). width: D; start: the place of the first query in its sentence;
-    `a` are the parameters of the score. ShapeError; ValueError for another width or start."""
+    """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, E). width: D; start: the place of the first query in its
+    sentence; `a` are the parameters of the score. ShapeError; ValueError for another width or start."""
     expect("local_m", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"))
     if not all(isinstance(n, (int, np.integer)) and n >= 0 for n in (width, start)):
         raise ValueError(f"local_m: expected width and start of at least 0, whole numbers, got {width!r} and {start!r}")
@@ -56,7 +56,8 @@ def reference(q, k, v, w, width, start, mask):
             places = [s for s in range(S) if mask[b, 0, s]]
             p = min(start + t, max(places))
             near = [s for s in places if p - width <= s <= p + width]
-            a = {s: math.exp(sum(q[b, t, i] * w[i, j] * k[b, s, j] for i in range(Q) for j in range(k.shape[2]))) for s in near}
+            a = {s: math.exp(sum(q[b, t, i] * w[i, j] * k[b, s, j] for i in range(Q) for j in range(k.shape[2])))
+                 for s in near}
             for s in near:
                 out[b, t] += a[s] / sum(a.values()) * v[b, s]
     return out
@@ -64,5 +65,6 @@ def reference(q, k, v, w, width, start, mask):
 
 def example(rng):
     """A window of one place each way; five queries, of which the second sentence's three words are soon passed."""
-    return {"q": rng.normal(size=(2, 5, 3)), "k": rng.normal(size=(2, 4, 2)), "v": rng.normal(size=(2, 4, 3)), "width": 1, "start": 0,
-            "w": rng.normal(size=(3, 2)), "mask": np.arange(4) < np.array([4, 3])[:, None, None]}
+    return {"q": rng.normal(size=(2, 5, 3)), "k": rng.normal(size=(2, 4, 2)), "v": rng.normal(size=(2, 4, 3)),
+            "width": 1, "start": 0, "w": rng.normal(size=(3, 2)),
+            "mask": np.arange(4) < np.array([4, 3])[:, None, None]}

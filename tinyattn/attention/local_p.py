@@ -28,10 +28,11 @@ from .local_m import ends_of, window
 from .shapes import expect, whole
 
 
-@variant("basic", params={"w_p": "AQ", "v_p": "A"}, score="general", sums=(0, 1), paper="Luong et al. 2015, local-p; Hu 2018 section 3.5")
+@variant("basic", params={"w_p": "AQ", "v_p": "A"}, score="general", sums=(0, 1),
+         paper="Luong et al. 2015, local-p; Hu 2018 section 3.5")
 def local_p(q, k, v, w_p, v_p, score="general", width=10, renormalise=False, mask=None, return_weights=False, **a):
-    """q (B, T, Q), k (B, S, K), v (B, S, E), w_p (A, Q), v_p (A,) to (B, T, E). width: D, at least 1; `a` are the parameters of
-    the score. ShapeError; ValueError for another width."""
+    """q (B, T, Q), k (B, S, K), v (B, S, E), w_p (A, Q), v_p (A,) to (B, T, E). width: D, at least 1; `a` are the
+    parameters of the score. ShapeError; ValueError for another width."""
     expect("local_p", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"), w_p=(w_p, "AQ"), v_p=(v_p, "A"))
     whole("local_p", 1, **{"a width D": width})
     (B, T), S = q.shape[:2], k.shape[1]
@@ -60,7 +61,8 @@ def reference(q, k, v, w_p, v_p, w, width, mask, renormalise=False):
             inner = sum(v_p[n] * math.tanh(sum(w_p[n, i] * q[b, t, i] for i in range(Q))) for n in range(len(v_p)))
             p = (max(places) + 1) / (1 + math.exp(-inner))
             near = [s for s in places if math.floor(p) - width <= s <= math.floor(p) + width]
-            a = {s: math.exp(sum(q[b, t, i] * w[i, j] * k[b, s, j] for i in range(Q) for j in range(k.shape[2]))) for s in near}
+            a = {s: math.exp(sum(q[b, t, i] * w[i, j] * k[b, s, j] for i in range(Q) for j in range(k.shape[2])))
+                 for s in near}
             a = {s: a[s] / sum(a.values()) * math.exp(-(s - p) ** 2 / (2 * (width / 2) ** 2)) for s in near}
             total = sum(a.values()) if renormalise else 1.0
             for s in near:
@@ -70,6 +72,6 @@ def reference(q, k, v, w_p, v_p, w, width, mask, renormalise=False):
 
 def example(rng):
     """Two sentences of 6 and 4 words, a window of two places each way, three queries."""
-    return {"q": rng.normal(size=(2, 3, 3)), "k": rng.normal(size=(2, 6, 2)), "v": rng.normal(size=(2, 6, 4)), "width": 2,
-            "w_p": rng.normal(size=(5, 3)), "v_p": rng.normal(size=5), "w": rng.normal(size=(3, 2)),
+    return {"q": rng.normal(size=(2, 3, 3)), "k": rng.normal(size=(2, 6, 2)), "v": rng.normal(size=(2, 6, 4)),
+            "width": 2, "w_p": rng.normal(size=(5, 3)), "v_p": rng.normal(size=5), "w": rng.normal(size=(3, 2)),
             "mask": np.arange(6) < np.array([6, 4])[:, None, None]}

@@ -30,8 +30,8 @@ def attentional(c, h, w_c):
 
 @variant("basic", score="general", paper="Luong et al. 2015; Hu 2018 eqs 1-3")
 def luong_global(q, k, v, score="general", mask=None, return_weights=False, **a):
-    """q (B, T, Q), k (B, S, K), v (B, S, E) to c (B, T, E). score: dot, general, additive ("concat"), location, or any other;
-    `a` are its parameters. ShapeError for shapes that do not fit."""
+    """q (B, T, Q), k (B, S, K), v (B, S, E) to c (B, T, E). score: dot, general, additive ("concat"), location, or any
+    other; `a` are its parameters. ShapeError for shapes that do not fit."""
     expect("luong_global", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"))
     return weigh(scores_of(score, q, k, a), v, mask, return_weights)
 
@@ -43,7 +43,8 @@ def reference(q, k, v, w, mask=None):
     for b in range(B):
         for t in range(T):
             places = [s for s in range(S) if mask is None or np.broadcast_to(mask, (B, T, S))[b, t, s]]
-            a = {s: math.exp(sum(q[b, t, i] * w[i, j] * k[b, s, j] for i in range(Q) for j in range(k.shape[2]))) for s in places}
+            a = {s: math.exp(sum(q[b, t, i] * w[i, j] * k[b, s, j] for i in range(Q) for j in range(k.shape[2])))
+                 for s in places}
             for s in places:
                 out[b, t] += a[s] / sum(a.values()) * v[b, s]
     return out

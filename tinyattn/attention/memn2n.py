@@ -36,16 +36,16 @@ from ..functional import concat, embedding, linear
 from ..ops.broadcast import ShapeError
 from ..tensor import Tensor
 from . import mask as masks
-from .core import variant
-from .memory import tap_hops
+from .core import show, variant
 from .normalise import softmax as shares
+from .shapes import one_of, whole
 
 ENCODINGS, TYINGS = ("paper", "code", "bow"), ("adjacent", "layer-wise")
 SHAPES = {"story": "(B, S, J)", "question": "(B, Jq)", "ages": "(B, S)"}
 
 
-@variant("memory", params={"tables": "LVD", "times": "LMD"}, paper="Sukhbaatar et al. 2015; Hu 2018 eq. 29", keys=("story",),
-         empty=False)
+@variant("memory", params={"tables": "LVD", "times": "LMD"}, paper="Sukhbaatar et al. 2015; Hu 2018 eq. 29",
+         keys=("story",), empty=False)
 def memn2n(story, question, tables, times, h=None, ages=None, tying="adjacent", encoding="paper", hops=2, softmax=True,
            nil=0, mask=None, return_weights=False):
     """u_{hops+1} (B, D), from which the answer is softmax(W u); with adjacent tying W is the last table.
@@ -59,8 +59,8 @@ def memn2n(story, question, tables, times, h=None, ages=None, tying="adjacent", 
     mask              (B, 1, S): None as published, where empty slots take weight too
     return_weights    gives the weights of all hops too, (B, hops, S)
 
-    ValueError for unknown settings; ShapeError for shapes that do not fit; IndexError for an id or age not in its
-    table.
+    InputError for another tying or encoding; ValueError for hops below 1; ShapeError for shapes that do not fit;
+    IndexError for an id or age not in its table.
     """
     story, question = _ids("story", story, 3), _ids("question", question, 2)
     _check(story, question, tables, times, tying, encoding, hops)
@@ -81,7 +81,7 @@ def memn2n(story, question, tables, times, h=None, ages=None, tying="adjacent", 
             scores.append(u @ m.transpose())                               # (B, 1, S)
             weights.append((shares if softmax else as_they_are)(scores[hop], mask))
             u = (u if h is None else linear(u, h)) + weights[hop] @ c      # (B, 1, D)
-    tap_hops(scores, weights, mask, concat)
+    show(lambda: concat(scores, 1), mask, lambda: concat(weights, 1))      # (B, hops, S)
     return (u.squeeze(1), concat(weights, 1)) if return_weights else u.squeeze(1)
 
 
@@ -99,7 +99,7 @@ def _sentences(table, words, nil, encoding, width, times=None, ages=None):
         x, last = vectors.sum(2), 1.0
     else:
         share, last = _weights_of_words(there, table.shape[1], encoding, width, table.dtype)
-        x = (vectors * share).sum(2)                                           # (B, S, D)
+        x = (vectors * share).sum(2)                                       # (B, S, D)
     if times is None:
         return x
     return x + (embedding(times, ages) * last).where(there.any(-1, keepdims=True), 0.0)
@@ -108,7 +108,7 @@ def _sentences(table, words, nil, encoding, width, times=None, ages=None):
 def _weights_of_words(there, width, encoding, slots, dtype):
     """l (..., J, D) for words that are `there` (B, S, J), and the weight of the time."""
     if encoding == "code":
-        share = position_encoding(slots, width, "code").astype(dtype)          # (slots, D)
+        share = position_encoding(slots, width, "code").astype(dtype)      # (slots, D)
         return share[:there.shape[2]], share[-1]
     lengths = there.shape[2] - np.argmax(there[..., ::-1], -1)             # up to the last word
     every = [position_encoding(n, width, "paper", there.shape[2]) for n in range(1, there.shape[2] + 1)]
@@ -160,11 +160,11 @@ def _ids(name, ids, ndim):
 
 
 def _check(story, question, tables, times, tying, encoding, hops):
-    if tying not in TYINGS or encoding not in ENCODINGS or not isinstance(hops, (int, np.integer)) or hops < 1:
-        raise ValueError(f"memn2n: expected tying {' or '.join(TYINGS)}, encoding {', '.join(ENCODINGS)} and hops of "
-                         f"at least 1, got {tying!r}, {encoding!r} and {hops!r}")
+    one_of("memn2n", tying=(tying, TYINGS), encoding=(encoding, ENCODINGS))
+    whole("memn2n", 1, hops=hops)
     for what, given in (("tables", tables), ("times", times)):
-        if not isinstance(given, Tensor) and not (isinstance(given, (list, tuple)) and all(isinstance(t, Tensor) for t in given)):
+        several = isinstance(given, (list, tuple)) and all(isinstance(t, Tensor) for t in given)
+        if not isinstance(given, Tensor) and not several:
             raise TypeError(f"memn2n: expected {what} to be a Tensor or a list of them, got {type(given).__name__}")
     want = (hops + 1, hops + 1) if tying == "adjacent" else (3, 2)
     tables, times = (list(t) if not isinstance(t, Tensor) or t.ndim else [t] for t in (tables, times))

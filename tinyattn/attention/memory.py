@@ -25,20 +25,21 @@ import math
 
 import numpy as np
 
-from ..autograd import scope, tap
+from ..autograd import scope
 from ..functional import concat, linear, stack
 from ..ops.broadcast import ShapeError
 from ..ops.gru import GRUScan
 from ..tensor import Tensor
 from . import mask as masks
-from .core import scores_of, variant
+from .core import scores_of, show, variant
 from .normalise import softmax
-from .shapes import expect
+from .shapes import expect, one_of, whole
 
 UPDATES = ("sum", "concat", "rnn", "gru")
 
 
-@variant("memory", params={"phi_k": "KK", "phi_v": "QE"}, paper="Sukhbaatar et al. 2015; Hu 2018 fig. 2, eq. 29", score="dot")
+@variant("memory", params={"phi_k": "KK", "phi_v": "QE"}, paper="Sukhbaatar et al. 2015; Hu 2018 fig. 2, eq. 29",
+         score="dot")
 def memory(q, k, v, phi_k=None, phi_v=None, score="dot", hops=1, update="sum", cell=None, mask=None,
            return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to the last hop's c (B, T, width of phi_v(v)).
@@ -50,11 +51,11 @@ def memory(q, k, v, phi_k=None, phi_v=None, score="dot", hops=1, update="sum", c
                     where G is 1 or 3 (gates r, z, n) and E the width of phi_v(v)
     return_weights  gives the weights of all hops too, (B, hops, T, S)
 
-    ValueError for an unknown update, or hops below 1; ShapeError for shapes that do not fit.
+    InputError for another update, ValueError for hops below 1; ShapeError for shapes that do not fit.
     """
-    if not isinstance(hops, (int, np.integer)) or hops < 1 or (update not in UPDATES and not callable(update)):
-        raise ValueError("memory: expected hops of at least 1 and an update that is a function or one of "
-                         f"{', '.join(UPDATES)}, got hops = {hops!r} and update = {update!r}")
+    whole("memory", 1, hops=hops)
+    if not callable(update):
+        one_of("memory", update=(update, UPDATES))
     expect("memory", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"))
     mask = masks.fit("memory", mask, *q.shape[:2], k.shape[1])
     scores, weights = [], []
@@ -62,19 +63,11 @@ def memory(q, k, v, phi_k=None, phi_v=None, score="dot", hops=1, update="sum", c
         with scope(f"hop{hop}"):
             scores.append(scores_of(score, q, _mapped("phi_k", phi_k, k, hop), a))  # (B, T, S)
             weights.append(softmax(scores[hop], mask))
-            c = weights[hop] @ _mapped("phi_v", phi_v, v, hop)                      # (B, T, E)
+            c = weights[hop] @ _mapped("phi_v", phi_v, v, hop)             # (B, T, E)
             if hop < hops - 1:
                 q = update(q, c) if callable(update) else _updated(update, q, c, cell)
-    tap_hops(scores, weights, mask)
+    show(lambda: stack(scores, 1), mask, lambda: stack(weights, 1))        # (B, hops, T, S)
     return (c, stack(weights, 1)) if return_weights else c
-
-
-def tap_hops(scores, weights, mask, join=stack):
-    """Show all hops as one picture: lists of (B, T, S) stacked; or of (B, 1, S) joined: a row is a hop."""
-    tap("scores", lambda: join(scores, 1))
-    if mask is not None:
-        tap("mask", mask)
-    tap("weights", lambda: join(weights, 1))
 
 
 def _mapped(name, phi, x, hop):

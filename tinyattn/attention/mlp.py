@@ -35,7 +35,8 @@ def scores(q, prepared, w_q, v_a, b_2):
     return (additive_scores(linear(q, w_q), prepared, v_a) + b_2).sigmoid()
 
 
-@variant("score", params={"w_q": "AQ", "w_k": "AK", "b_1": "A", "v_a": "A", "b_2": ""}, paper="Kumar et al. 2016; Hu 2018 eq. 9")
+@variant("score", params={"w_q": "AQ", "w_k": "AK", "b_1": "A", "v_a": "A", "b_2": ""},
+         paper="Kumar et al. 2016; Hu 2018 eq. 9")
 def mlp(q, k, v, w_q, w_k, b_1, v_a, b_2, mask=None, return_weights=False):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, E). w_q (A, Q), w_k (A, K), b_1 and v_a (A,), b_2 a scalar.
 

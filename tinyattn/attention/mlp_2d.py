@@ -22,7 +22,8 @@ from .shapes import expect
 from .tensor import weigh_each
 
 
-@variant("multi-dimensional", params={"w_q": "AQ", "w_k": "AK", "b_1": "A", "w_2": "MA", "b_2": "M"}, paper="Hu 2018 Table 2")
+@variant("multi-dimensional", params={"w_q": "AQ", "w_k": "AK", "b_1": "A", "w_2": "MA", "b_2": "M"},
+         paper="Hu 2018 Table 2")
 def mlp_2d(q, k, v, w_q, w_k, b_1, w_2, b_2, mask=None, return_weights=False):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to (B, T, M, E): M contexts a query.
 

@@ -17,70 +17,10 @@ import math
 
 import numpy as np
 
-from ..functional import linear
-from ..ops.broadcast import ShapeError
-from . import mask as masks
 from .core import variant
-from .self_attention import attend
-from .shapes import expect
+from .heads import attend, output, project
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# what all mechanisms with heads share
-# ---------------------------------------------------------------------------------------------------------------------
-def split(x, heads):
-    """(B, T, H d) to (B, H, T, d)."""
-    B, T, A = x.shape
-    return x.reshape(B, T, heads, A // heads).transpose(1, 2)
-
-
-def join(x):
-    """(B, H, T, d) to (B, T, H d)."""
-    B, H, T, d = x.shape
-    return x.transpose(1, 2).reshape(B, T, H * d)
-
-
-def project(name, x, w_q, w_k, w_v, heads, biases=(None, None, None), memory=None, mask=None, cache=None, groups=None):
-    """Queries, keys, values by head, and the mask made ready for them, all checked. Errors begin with `name`.
-
-    x (B, T, D), memory (B, S, K) or None for x itself; w_q (A, D), w_k (C, K), w_v (E, K) with A = H d, C = G d and
-    E = G e, where G is `groups`, or `heads`. Returns q (B, H, T, d), k (B, G, S, d), v (B, G, S, e) and the mask or
-    None. With a cache the mask must be for the words in it too.
-    """
-    groups = heads if groups is None else groups
-    own, letter = (x, "D") if memory is None else (memory, "K")
-    shapes = {"x": (x, "BTD"), "w_q": (w_q, "AD"), "w_k": (w_k, "C" + letter), "w_v": (w_v, "E" + letter)}
-    shapes |= {} if memory is None else {"memory": (memory, "BSK")}
-    shapes |= {b: (t, n) for b, t, n in zip(("b_q", "b_k", "b_v"), biases, "ACE", strict=True) if t is not None}
-    expect(name, **shapes)
-    for what, n in (("heads", heads), ("groups", groups)):
-        if not isinstance(n, (int, np.integer)) or n < 1:
-            raise ValueError(f"{name}: expected {what} to be a whole number of at least 1, got {n!r}")
-    A, C, E = len(w_q), len(w_k), len(w_v)
-    if heads % groups or A % heads or A == 0 or C * heads != A * groups or E % groups:
-        raise ShapeError(f"{name}: expected w_q (H d, D), w_k (G d, K) and w_v (G e, K) with H = {heads}, G = {groups} "
-                         f"and H a multiple of G, got {w_q.shape}, {w_k.shape} and {w_v.shape}")
-    if cache is not None and memory is not None:
-        raise ValueError(f"{name}: a cache holds the words that attend to themselves; a memory does not grow, so leave "
-                         "one out")
-    past = 0 if cache is None else cache.length
-    mask = masks.fit(name, mask, x.shape[0], x.shape[1], past + own.shape[1], heads)
-    q, k, v = (linear(t, w, b) for t, w, b in zip((x, own, own), (w_q, w_k, w_v), biases, strict=True))
-    return split(q, heads), split(k, groups), split(v, groups), mask
-
-
-def output(name, context, weights, w_o, b_o=None):
-    """y = W_o [heads] + b_o of context (B, H, T, e), w_o (D, H e); with the weights beside it where there are any."""
-    joined = join(context)                                                 # (B, T, H e)
-    bias = {} if b_o is None else {"b_o": (b_o, "D")}
-    expect(name, **{"joined heads": (joined, "BTF"), "w_o": (w_o, "DF"), **bias})
-    y = linear(joined, w_o, b_o)                                           # (B, T, D)
-    return y if weights is None else (y, weights)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the mechanism
-# ---------------------------------------------------------------------------------------------------------------------
 @variant("self", params={"w_q": "AD", "w_k": "AK", "w_v": "EK", "w_o": "DE", "b_q": "A", "b_k": "A", "b_v": "E",
                          "b_o": "D"}, null=("b_k",), paper="Vaswani et al. 2017", causal=True, empty=False)
 def multi_head(x, w_q, w_k, w_v, w_o, b_q=None, b_k=None, b_v=None, b_o=None, memory=None, mask=None,
@@ -95,6 +35,9 @@ def multi_head(x, w_q, w_k, w_v, w_o, b_q=None, b_k=None, b_v=None, b_o=None, me
     dropout         in training, each weight is dropped with this probability
     cache           a `Cache` with the words before x, which are attended to too; x is added to it. Causal
     return_weights  also give the weights before dropout, (B, H, T, S); with `average` their mean over heads (B, T, S)
+
+    ShapeError for shapes that do not fit or do not divide into heads; TypeError for a mask that is not bool; ValueError
+    for heads below 1, or a cache beside a memory.
     """
     q, k, v, mask = project("multi_head", x, w_q, w_k, w_v, heads, (b_q, b_k, b_v), memory, mask, cache)
     k, v = (k, v) if cache is None else cache.append(k, v)

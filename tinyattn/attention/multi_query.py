@@ -12,8 +12,7 @@ import math
 import numpy as np
 
 from .core import variant
-from .grouped_query import attend_in_groups
-from .multi_head import output, project
+from .heads import attend_in_groups, output, project
 
 
 @variant("self", params={"w_q": "AD", "w_k": "CK", "w_v": "EK", "w_o": "DF"}, paper="Shazeer 2019", causal=True)
@@ -21,7 +20,7 @@ def multi_query(x, w_q, w_k, w_v, w_o, memory=None, mask=None, return_weights=Fa
     """x (B, T, D) to (B, T, D); it attends to memory (B, S, K), or without one to itself.
 
     w_q (H d, D), w_k (d, D), w_v (e, D), w_o (D, H e) with H = heads; with a memory w_k and w_v have K columns. mask,
-    causal, cache and return_weights as in `multi_head`.
+    causal, cache, return_weights and errors as in `multi_head`.
     """
     q, k, v, mask = project("multi_query", x, w_q, w_k, w_v, heads, memory=memory, mask=mask, cache=cache, groups=1)
     k, v = (k, v) if cache is None else cache.append(k, v)

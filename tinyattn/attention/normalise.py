@@ -8,10 +8,10 @@ r"""From scores to weights: the normalisers that every mechanism takes by name, 
 
 A masked key gets exactly 0, and a query that may attend to nothing gets 0 throughout.
 """
-from ..errors import InputError
 from ..ops.broadcast import ShapeError
 from ..ops.sparsemax import Entmax15, Sparsemax
 from ..tensor import _mask
+from .shapes import one_of
 
 
 def softmax(scores, mask=None):
@@ -54,9 +54,9 @@ NORMALISERS = {f.__name__: f for f in (softmax, sparsemax, entmax15, raw, sigmoi
 
 
 def normaliser(name):
-    """The function (scores, mask) -> weights of this name; a function is given back as it is."""
+    """The function (scores, mask) -> weights of this name; a function is given back as it is. InputError for another
+    name."""
     if callable(name):
         return name
-    if not isinstance(name, str) or name not in NORMALISERS:
-        raise InputError(f"normalise: expected one of {', '.join(NORMALISERS)}, got {name!r}")
+    one_of("attention", normalise=(name, NORMALISERS))
     return NORMALISERS[name]

@@ -21,7 +21,8 @@ from .shapes import expect
 
 @variant("self", paper="Hu 2018 eqs 16-18", score="additive", causal=True)
 def pairwise(x, score="additive", mask=None, return_weights=False, **parameters):
-    """x (B, T, D) to (B, T, D). score: the name of a score, whose parameters come by name, two sides of width D."""
+    """x (B, T, D) to (B, T, D). score: the name of a score, whose parameters come by name, two sides of width D.
+    ShapeError for shapes that do not fit, InputError for a score that is none."""
     expect("pairwise", x=(x, "BTD"))
     B, T, _ = x.shape
     e = scores_of(score, x, x, parameters)                                 # (B, T, T)

@@ -10,8 +10,8 @@ See, Liu and Manning 2017, "Get to the point: summarization with pointer-generat
 
 Cost: T times S A tanh, one step after the other (coverage); the copied part adds T S numbers into T V'.
 
-The vocabulary is extended by the unknown words of each source: ids (B, S) run below V' = V + unknown words, and P_voc is
-0 there. A word that stands in the source several times gets the sum of its weights. `log_likelihood` takes the
+The vocabulary is extended by the unknown words of each source: ids (B, S) run below V' = V + unknown words, and P_voc
+is 0 there. A word that stands in the source several times gets the sum of its weights. `log_likelihood` takes the
 logarithm of the mixture as a log-sum-exp, so that a word of probability 1e-40 in both still has a gradient. The paper
 switches coverage on only at the end of training: `w_c=None` leaves it out.
 """
@@ -26,14 +26,20 @@ from .core import variant, weigh
 from .shapes import expect
 
 
-@variant("application", params={"w_q": "AQ", "w_k": "AK", "b": "A", "v_a": "A", "w_c": "A", "w_h": "K", "w_s": "Q", "w_x": "M", "c": ""},
+@variant("application", params={"w_q": "AQ", "w_k": "AK", "b": "A", "v_a": "A", "w_c": "A", "w_h": "K",
+                                "w_s": "Q", "w_x": "M", "c": ""},
          keys=("k",), empty=False, paper="See et al. 2017, section 2")
-def pointer_generator(q, k, x, logits, ids, w_q, w_k, b, v_a, w_c, w_h, w_s, w_x, c, size=None, mask=None, return_weights=False):
-    """q (B, T, Q) decoder states, k (B, S, K) encoder states, x (B, T, M) inputs of the decoder, logits (B, T, V) of the
-    vocabulary (a part of which the caller computes from q and the context), ids (B, S) of the source words, below `size` = V'
-    (V if None). Result: P (B, T, V'), and the coverage loss of each sequence (B,)."""
-    expect("pointer_generator", q=(q, "BTQ"), k=(k, "BSK"), x=(x, "BTM"), logits=(logits, "BTV"), w_q=(w_q, "AQ"), w_k=(w_k, "AK"),
-           b=(b, "A"), v_a=(v_a, "A"), w_h=(w_h, "K"), w_s=(w_s, "Q"), w_x=(w_x, "M"), c=(c, ""),
+def pointer_generator(q, k, x, logits, ids, w_q, w_k, b, v_a, w_c, w_h, w_s, w_x, c, size=None, mask=None,
+                      return_weights=False):
+    """q (B, T, Q) decoder states, k (B, S, K) encoder states, x (B, T, M) inputs of the decoder, logits (B, T, V) of
+    the vocabulary (a part of which the caller computes from q and the context), ids (B, S) of the source words, below
+    `size` = V' (V if None). Result: P (B, T, V'), and the coverage loss of each sequence (B,).
+
+    ShapeError for shapes that do not fit; ValueError for a size below V, or ids that are not (B, S) or not below
+    `size`.
+    """
+    expect("pointer_generator", q=(q, "BTQ"), k=(k, "BSK"), x=(x, "BTM"), logits=(logits, "BTV"), w_q=(w_q, "AQ"),
+           w_k=(w_k, "AK"), b=(b, "A"), v_a=(v_a, "A"), w_h=(w_h, "K"), w_s=(w_s, "Q"), w_x=(w_x, "M"), c=(c, ""),
            **({} if w_c is None else {"w_c": (w_c, "A")}))
     V, size = logits.shape[-1], logits.shape[-1] if size is None else size
     if not isinstance(size, (int, np.integer)) or size < V:
@@ -77,16 +83,18 @@ def _source(ids, alpha, size=np.inf):
     """The words' numbers for each query (B, T, S), all from 0 on and below `size`."""
     ids = ids if isinstance(ids, Tensor) else Tensor(ids, device=alpha.device)
     if ids.ndim != 2 or ids.shape != (alpha.shape[0], alpha.shape[2]):
-        raise ValueError(f"pointer_generator: expected ids (B, S) = {(alpha.shape[0], alpha.shape[2])}, got {ids.shape}")
+        raise ValueError(f"pointer_generator: expected ids (B, S) = {(alpha.shape[0], alpha.shape[2])}, got "
+                         f"{ids.shape}")
     numbers = ids.numpy()
     if ids.dtype.kind != "i" or numbers.min(initial=0) < 0 or numbers.max(initial=0) >= max(size, 1):
-        raise ValueError(f"pointer_generator: expected ids of whole numbers from 0 on, below V' = {size}, got {ids.dtype} from "
-                         f"{numbers.min()} to {numbers.max()}")
+        raise ValueError(f"pointer_generator: expected ids of whole numbers from 0 on, below V' = {size}, got "
+                         f"{ids.dtype} from {numbers.min()} to {numbers.max()}")
     return Tensor(np.broadcast_to(ids.numpy()[:, None], alpha.shape), device=alpha.device)  # (B, T, S)
 
 
 def log_likelihood(logits, alpha, p_gen, ids, targets):
-    """log P(target) (B, T), by log-sum-exp: logits (B, T, V), alpha (B, T, S), p_gen (B, T, 1), ids (B, S), targets (B, T) < V'.
+    """log P(target) (B, T), by log-sum-exp: logits (B, T, V), alpha (B, T, S), p_gen (B, T, 1), ids (B, S), and
+    targets (B, T) < V'.
 
     A target that is neither in the vocabulary nor in the source has probability 0: its logarithm is -inf.
     """
@@ -110,7 +118,8 @@ def reference(q, k, x, logits, ids, w_q, w_k, b, v_a, w_c, w_h, w_s, w_x, c, siz
             e = {}
             for s in range(S):
                 if mask[n, 0, s]:
-                    inner = [math.tanh(sum(w_k[a] * k[n, s]) + sum(w_q[a] * q[n, t]) + w_c[a] * cov[s] + b[a]) for a in range(len(b))]
+                    inner = [math.tanh(sum(w_k[a] * k[n, s]) + sum(w_q[a] * q[n, t]) + w_c[a] * cov[s] + b[a])
+                             for a in range(len(b))]
                     e[s] = math.exp(sum(v_a[a] * inner[a] for a in range(len(b))))
             alpha = {s: e[s] / sum(e.values()) for s in e}
             context = sum(alpha[s] * k[n, s] for s in e)
@@ -128,6 +137,7 @@ def example(rng):
     """A vocabulary of 5 and one unknown word; in the first source word 2 stands twice, and word 5 is unknown."""
     return {"q": rng.normal(size=(2, 3, 2)), "k": rng.normal(size=(2, 4, 3)), "x": rng.normal(size=(2, 3, 2)),
             "logits": rng.normal(size=(2, 3, 5)), "ids": np.array([[2, 5, 2, 1], [0, 3, 0, 0]]),
-            "w_q": rng.normal(size=(6, 2)), "w_k": rng.normal(size=(6, 3)), "b": rng.normal(size=6), "v_a": rng.normal(size=6),
-            "w_c": rng.normal(size=6), "w_h": rng.normal(size=3), "w_s": rng.normal(size=2), "w_x": rng.normal(size=2),
-            "c": np.array(rng.normal()), "size": 6, "mask": np.arange(4) < np.array([4, 2])[:, None, None]}
+            "w_q": rng.normal(size=(6, 2)), "w_k": rng.normal(size=(6, 3)), "b": rng.normal(size=6),
+            "v_a": rng.normal(size=6), "w_c": rng.normal(size=6), "w_h": rng.normal(size=3), "w_s": rng.normal(size=2),
+            "w_x": rng.normal(size=2), "c": np.array(rng.normal()), "size": 6,
+            "mask": np.arange(4) < np.array([4, 2])[:, None, None]}

@@ -22,7 +22,8 @@ SLACK = 1e-9      # of a sum of weights
 
 
 def leaves(value, dtype=np.float64, where="cpu"):
-    """An example's arrays as Tensors, floats in `dtype` and to be differentiated; lists one by one, settings as they are."""
+    """An example's arrays as Tensors, floats in `dtype` and to be differentiated; lists one by one, settings as they
+    are."""
     if isinstance(value, dict):
         return {k: leaves(x, dtype, where) for k, x in value.items()}
     if isinstance(value, (list, tuple)):
@@ -98,7 +99,8 @@ def value(variant, arrays):
     if len(got) != len(want):
         report.fail(f"the function gives {len(got)} arrays, its reference {len(want)}")
     for i, (a, b) in enumerate(zip(got, want, strict=False)):
-        _compare(report, a, b, "function (analytic) against reference (numeric)" + (f", output {i}" if len(got) > 1 else ""))
+        output = f", output {i}" if len(got) > 1 else ""
+        _compare(report, a, b, "function (analytic) against reference (numeric)" + output)
     return report
 
 
@@ -122,7 +124,7 @@ def weights(variant, arrays):
     report = _report(variant, "weights")
     _, seen = _seen(variant, leaves(arrays))
     if not seen:
-        report.fail("it taps no \"weights\"; let `weigh` do it, or tap(\"weights\", ...)")
+        report.fail("it taps no \"weights\"; let `weigh` do it, or `show`")
     for w in seen:
         allowed = np.ones(w.shape, bool)
         if "mask" in variant.arguments and isinstance(arrays.get("mask"), np.ndarray):
@@ -170,9 +172,10 @@ def masked(variant, arrays):
 
 
 def empty(variant, arrays):
-    """With nothing to attend to in the first sequence: weights 0, finite outputs and gradients, 0 if `empty` says so."""
+    """With nothing to attend to in the first sequence: weights 0, finite outputs and gradients; 0 if `empty`."""
     report = _report(variant, "nothing to attend to")
-    closed = np.broadcast_to(arrays["mask"], np.broadcast_shapes(arrays["mask"].shape, (len(arrays[variant.keys[0]]), 1, 1)))
+    batch = len(arrays[variant.keys[0]])
+    closed = np.broadcast_to(arrays["mask"], np.broadcast_shapes(arrays["mask"].shape, (batch, 1, 1)))
     closed = np.array(closed)
     closed[0] = False
     inputs = leaves({**arrays, "mask": closed})
@@ -212,23 +215,24 @@ def causal(variant, arrays):
 def devices(variant, arrays):
     """Values and gradients on the card, or in its simulator, equal those of the CPU. (In float64.)
 
-    Where a fused op has no CUDA kernel its readable twin runs in its place, and the report's reason says so. Where there
-    is no twin either, nothing is compared, and the reason names the op.
+    Where a fused op has no CUDA kernel its readable twin runs in its place, and the report's reason says so. Where
+    there is no twin either, nothing is compared, and the reason names the op.
     """
     report = _report(variant, f"cpu against cuda, {device.cuda_status()}")
     want, ops = _values(variant, arrays, "cpu")
-    twins = sorted({op.name for op in ops if op.composed is not None and op.cuda is None})
+    twins = ", ".join(sorted({op.name for op in ops if op.composed is not None and op.cuda is None}))
     try:
         with fused("fallback"):
             got, _ = _values(variant, arrays, "cuda")
     except NotImplementedError as missing:  # said, not hidden: the report counts nothing
-        report.reason = f"{missing} (in the readable twin of {', '.join(twins)})" if twins else str(missing)
+        inside = str(missing).partition(":")[0] not in {op.name for op in ops}
+        report.reason = f"{missing} (in the readable twin of {twins})" if inside and twins else str(missing)
         return report
-    through = f", through the readable twin of {', '.join(twins)}" if twins else ""
+    through = f"through the readable twin of {twins}" if twins else ""
     for a, b in zip(got, want, strict=True):
-        _compare(report, a, b, f"cuda{through} (analytic) against cpu (numeric)")
+        _compare(report, a, b, f"cuda{', ' * bool(twins)}{through} (analytic) against cpu (numeric)")
     if report.ok and twins:
-        report.reason = f"cuda{through} (no kernel for device 'cuda' yet)"
+        report.reason = f"{through} (no kernel for device 'cuda' yet)"
     return report
 
 

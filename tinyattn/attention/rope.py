@@ -20,17 +20,16 @@ from ..functional import concat, stack
 from ..ops.broadcast import ShapeError
 from ..tensor import Tensor
 from .core import variant
-from .multi_head import output, project
-from .self_attention import attend
+from .heads import attend, output, project
+from .shapes import one_of
 
 PAIRINGS = ("interleaved", "halves")
 
 
 def rotate(x, start=0, pairing="interleaved", base=10000.0):
-    """x (..., T, d), d even, each row turned as the one at place start + t. ShapeError for an odd d, ValueError for a
-    pairing that is none of PAIRINGS or a base that is not above 0."""
-    if pairing not in PAIRINGS:
-        raise ValueError(f"rope: expected the pairing to be one of {', '.join(PAIRINGS)}, got {pairing!r}")
+    """x (..., T, d), d even, each row turned as the one at place start + t. ShapeError for an odd d, InputError for a
+    pairing that is none of PAIRINGS, ValueError for a base that is not above 0."""
+    one_of("rope", pairing=(pairing, PAIRINGS))
     if not base > 0:
         raise ValueError(f"rope: expected a base above 0, got {base}")
     if x.ndim < 2 or x.shape[-1] % 2:
@@ -50,8 +49,9 @@ def rotate(x, start=0, pairing="interleaved", base=10000.0):
 def rope(x, w_q, w_k, w_v, w_o, mask=None, return_weights=False, heads=2, causal=False, pairing="interleaved",
          base=10000.0, start=0, cache=None):
     """x (B, T, D) to (B, T, D). w_q, w_k (H d, D) with d even, w_v (H e, D), w_o (D, H e). `start` is the place of the
-    first word, of which the output does not depend but for rounding; a cache counts on by itself. mask, causal, cache
-    and return_weights as in `multi_head`."""
+    first word, of which the output does not depend but for rounding; a cache counts on by itself. mask, causal, cache,
+    return_weights and errors as in `multi_head`; ShapeError for an odd d, InputError for another pairing, ValueError
+    for a base that is not above 0."""
     q, k, v, mask = project("rope", x, w_q, w_k, w_v, heads, mask=mask, cache=cache)
     start = start if cache is None else start + cache.length
     q, k = rotate(q, start, pairing, base), rotate(k, start, pairing, base)

@@ -19,10 +19,9 @@ import math
 
 import numpy as np
 
-from ..autograd import tap
 from ..ops.attention import Attention, attention_weights
 from . import mask as masks
-from .core import fitted, variant, weigh
+from .core import fitted, show, variant, weigh
 from .shapes import expect
 
 
@@ -44,10 +43,8 @@ def scaled_dot(q, k, v, mask=None, return_weights=False, causal=False):
     if return_weights:
         return weigh(scores(q, k), v, _visible(q, k, mask, causal), True)
     context = Attention(causal=causal)(q, k, v, mask)                      # (..., T, E)
-    tap("scores", lambda: scores(q, k))
-    if causal or mask is not None:
-        tap("mask", lambda: _visible(q, k, mask, causal))
-    tap("weights", lambda: attention_weights(q, k, mask, causal=causal))
+    show(lambda: scores(q, k), lambda: _visible(q, k, mask, causal),
+         lambda: attention_weights(q, k, mask, causal=causal))
     return context
 
 

@@ -1,6 +1,7 @@
-"""The shapes that a mechanism expects, told in letters, and whole numbers; one line says so where they do not fit."""
+"""The shapes that a mechanism expects, told in letters, and its options; one line says so where they do not fit."""
 import numpy as np
 
+from ..errors import InputError
 from ..ops.broadcast import ShapeError
 from ..tensor import NUMBERS, Tensor
 
@@ -25,10 +26,17 @@ def expect(name, **given):
 
 
 def whole(name, least, **given):
-    """Check options that are whole numbers: `whole("dmn", 1, hops=hops)`. ValueError for one below `least`, or no such number."""
+    """Check options that are whole numbers: `whole("dmn", 1, hops=hops)`. ValueError for others and below `least`."""
     for option, n in given.items():
         if not isinstance(n, (int, np.integer)) or n < least:
             raise ValueError(f"{name}: expected {option} of at least {least}, a whole number, got {n!r}")
+
+
+def one_of(name, **given):
+    """Check options that are words: `one_of("disan", direction=(direction, DIRECTIONS))`. InputError for others."""
+    for option, (value, words) in given.items():
+        if not isinstance(value, (str, type(None))) or value not in words:
+            raise InputError(f"{name}: expected {option} to be one of {', '.join(map(str, words))}, got {value!r}")
 
 
 def _fits(shape, letters, sizes):

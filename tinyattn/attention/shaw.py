@@ -22,7 +22,7 @@ import numpy as np
 
 from . import mask as masks
 from .core import variant, weights_of
-from .multi_head import output, project
+from .heads import output, project
 from .shapes import expect
 
 
@@ -36,7 +36,8 @@ def distances(T, rows):
          paper="Shaw et al. 2018; Hu 2018 eq. 26", causal=True)
 def shaw(x, w_q, w_k, w_v, w_o, a_k, a_v, mask=None, return_weights=False, heads=2):
     """x (B, T, D) to (B, T, D). w_q, w_k (A, D) with A = H d, w_v (E, D) with E = H e, w_o (D, E), tables a_k (2n + 1,
-    d) and a_v (2n + 1, e), either of which may be None. Weights (B, H, T, T)."""
+    d) and a_v (2n + 1, e), either of which may be None. Weights (B, H, T, T). ValueError for a table of another width,
+    or with an even number of rows; else errors as in `multi_head`."""
     q, k, v, mask = project("shaw", x, w_q, w_k, w_v, heads, mask=mask)
     T = x.shape[1]
     e = q @ k.transpose()                                                  # (B, H, T, T)

@@ -20,8 +20,8 @@ import numpy as np
 
 from ..tensor import Tensor
 from .core import variant
-from .self_attention import one_head
-from .shapes import expect
+from .heads import one_head
+from .shapes import expect, one_of
 
 LAYOUTS = ("interleaved", "halves", "tensor2tensor")
 
@@ -30,10 +30,9 @@ def encode(length, width, layout="interleaved", start=0):
     """The code of the positions start .. start + length - 1, as a float64 array (length, width).
 
     Any width of at least 1: of an odd one, the last wave has a sine alone (in "tensor2tensor" the last column is 0).
-    ValueError for another layout, a width below 1, or a length below 0.
+    InputError for another layout, ValueError for a width below 1 or a length below 0.
     """
-    if layout not in LAYOUTS:
-        raise ValueError(f"sinusoid: expected the layout to be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    one_of("sinusoid", layout=(layout, LAYOUTS))
     if width < 1 or length < 0:
         raise ValueError(f"sinusoid: expected a length of at least 0 and a width of at least 1, got {length} and "
                          f"{width}")
@@ -59,7 +58,8 @@ def place(name, x, layout="interleaved"):
 @variant("self", params={"w_q": "AD", "w_k": "AD", "w_v": "ED"}, paper="Vaswani et al. 2017; Hu 2018 eqs 22-23",
          causal=True)
 def sinusoid(x, w_q, w_k, w_v, mask=None, return_weights=False, causal=False, layout="interleaved"):
-    """x (B, T, D) to (B, T, E). w_q, w_k (A, D), w_v (E, D) the rest as in `self_attention`; layout as in `encode`."""
+    """x (B, T, D) to (B, T, E). w_q, w_k (A, D), w_v (E, D), the rest as in `self_attention`; layout as in `encode`.
+    ShapeError for shapes that do not fit, InputError for another layout."""
     return one_head("sinusoid", place("sinusoid", x, layout), w_q, w_k, w_v, mask, return_weights, causal)
 
 

@@ -24,7 +24,7 @@ from .shapes import expect
 
 @variant("self", params={"w_1": "D", "w_2": "D", "b": ""}, paper="Hu 2018 eq. 19", causal=True)
 def static(x, w_1, w_2, b, mask=None, return_weights=False, outer=True):
-    """x (B, T, D) to (B, T, D). w_1, w_2 (D,), b one number. outer=False leaves out the tanh."""
+    """x (B, T, D) to (B, T, D). w_1, w_2 (D,), b one number. outer=False leaves out the tanh. ShapeError."""
     expect("static", x=(x, "BTD"), w_1=(w_1, "D"), w_2=(w_2, "D"), b=(b, ""))
     B, T, _ = x.shape
     e = (x @ w_1).unsqueeze(2) + (x @ w_2).unsqueeze(1) + b                # (B, T, T)

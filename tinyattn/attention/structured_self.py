@@ -21,25 +21,25 @@ multiplies the whole X.
 """
 import numpy as np
 
-from ..errors import InputError
 from ..functional import linear
 from ..ops.broadcast import ShapeError
 from ..tensor import Tensor
 from . import mask as masks
 from .core import variant, weigh
-from .shapes import expect
+from .shapes import expect, one_of
 
 
-def attend(x, w1, w2, mask=None):
+def attend(x, w_1, w_2, mask=None):
     """(M, A) with any axes before: x (..., T, D), mask to (..., R, T), to (..., R, D) and (..., R, T)."""
-    return weigh(linear(linear(x, w1).tanh(), w2).transpose(), x, mask, return_weights=True)
+    return weigh(linear(linear(x, w_1).tanh(), w_2).transpose(), x, mask, return_weights=True)
 
 
-@variant("multi-dimensional", params={"w1": "AD", "w2": "RA"}, paper="Lin et al. 2017; Hu 2018 eqs 11, 27-28")
-def structured_self(x, w1, w2, mask=None, return_weights=False):
-    """x (B, T, D) to (B, R, D). w1 (A, D), w2 (R, A). mask is (B, 1, T), or (B, R, T) for a mask a row. ShapeError."""
-    expect("structured_self", x=(x, "BTD"), w1=(w1, "AD"), w2=(w2, "RA"))
-    rows, weights = attend(x, w1, w2, masks.fit("structured_self", mask, len(x), len(w2), x.shape[1]))
+@variant("multi-dimensional", params={"w_1": "AD", "w_2": "RA"}, paper="Lin et al. 2017; Hu 2018 eqs 11, 27-28")
+def structured_self(x, w_1, w_2, mask=None, return_weights=False):
+    """x (B, T, D) to (B, R, D). w_1 (A, D), w_2 (R, A). mask is (B, 1, T), or (B, R, T) for a mask a row.
+    ShapeError."""
+    expect("structured_self", x=(x, "BTD"), w_1=(w_1, "AD"), w_2=(w_2, "RA"))
+    rows, weights = attend(x, w_1, w_2, masks.fit("structured_self", mask, len(x), len(w_2), x.shape[1]))
     return (rows, weights) if return_weights else rows
 
 
@@ -50,8 +50,7 @@ def penalty(a, scale="sum", present=None):
     common port). present (...), bool: the matrices that count, where some are padding. InputError for another scale,
     ShapeError for other shapes.
     """
-    if scale not in ("sum", "mean", "norm"):
-        raise InputError(f"penalty: expected scale 'sum', 'mean' or 'norm', got {scale!r}")
+    one_of("penalty", scale=(scale, ("sum", "mean", "norm")))
     if a.ndim < 2 or (present is not None and present.shape != a.shape[:-2]):
         raise ShapeError("penalty: expected a (..., R, T) and present (...), got a "
                          f"{a.shape}, present {None if present is None else present.shape}")
@@ -65,16 +64,16 @@ def penalty(a, scale="sum", present=None):
     return each.where(present, 0.0).sum() * (1 / max(int(present.numpy().sum()), 1))
 
 
-def reference(x, w1, w2, mask=None):
+def reference(x, w_1, w_2, mask=None):
     """One row of A at a time."""
-    (B, T, D), R = x.shape, len(w2)
+    (B, T, D), R = x.shape, len(w_2)
     out = np.zeros((B, R, D))
     for b in range(B):
         for r in range(R):
             e = {}
             for t in range(T):
                 if mask is None or mask[b, r if mask.shape[1] > 1 else 0, t]:
-                    e[t] = np.exp(sum(w2[r, a] * np.tanh(w1[a] @ x[b, t]) for a in range(len(w1))))
+                    e[t] = np.exp(sum(w_2[r, a] * np.tanh(w_1[a] @ x[b, t]) for a in range(len(w_1))))
             for t in e:
                 out[b, r] += e[t] / sum(e.values()) * x[b, t]
     return out
@@ -82,5 +81,5 @@ def reference(x, w1, w2, mask=None):
 
 def example(rng):
     """Two sentences of 5 and 3 tokens, read by two rows."""
-    return {"x": rng.normal(size=(2, 5, 3)), "w1": rng.normal(size=(4, 3)), "w2": rng.normal(size=(2, 4)),
+    return {"x": rng.normal(size=(2, 5, 3)), "w_1": rng.normal(size=(4, 3)), "w_2": rng.normal(size=(2, 4)),
             "mask": np.arange(5) < np.array([5, 3])[:, None, None]}

@@ -17,12 +17,11 @@ which saturates it at once.
 """
 import numpy as np
 
-from ..autograd import tap
 from ..functional import linear
 from ..ops.featurewise import FeaturewiseAttention, featurewise_weights
 from ..tensor import NUMBERS
 from . import mask as masks
-from .core import variant, weigh
+from .core import show, variant, weigh
 from .shapes import expect
 
 
@@ -33,27 +32,25 @@ def pair_scores(q, k, c):
     return (pairs / c).tanh() * c
 
 
-@variant("multi-dimensional", params={"w1": "DD", "w2": "DD", "b": "D"}, paper="Shen et al. 2018; Hu 2018 section 3.1", causal=True)
-def token2token(x, w1, w2, b, mask=None, c=5.0, return_weights=False):
-    """x (B, T, D) to (B, T, D). w1, w2 (D, D), b (D,). The weights are (B, D, T, T).
+@variant("multi-dimensional", params={"w_1": "DD", "w_2": "DD", "b": "D"},
+         paper="Shen et al. 2018; Hu 2018 section 3.1", causal=True)
+def token2token(x, w_1, w_2, b, mask=None, c=5.0, return_weights=False):
+    """x (B, T, D) to (B, T, D). w_1, w_2 (D, D), b (D,). The weights are (B, D, T, T).
     ShapeError; ValueError unless c > 0."""
-    expect("token2token", x=(x, "BTD"), w1=(w1, "DD"), w2=(w2, "DD"), b=(b, "D"))
+    expect("token2token", x=(x, "BTD"), w_1=(w_1, "DD"), w_2=(w_2, "DD"), b=(b, "D"))
     if not isinstance(c, NUMBERS) or not 0 < c < np.inf:
         raise ValueError(f"token2token: expected a finite c > 0, got {c!r}")
     mask = masks.fit("token2token", mask, len(x), x.shape[1], x.shape[1])
-    q, k = linear(x, w2, b), linear(x, w1)                                 # (B, T, D)
+    q, k = linear(x, w_2, b), linear(x, w_1)                               # (B, T, D)
     if return_weights:
         everywhere = mask if mask is None or mask.ndim < 3 else mask.unsqueeze(1)  # (B, 1, T, T)
         s, weights = weigh(pair_scores(q, k, c), x.transpose(1, 2).unsqueeze(-1), everywhere, return_weights=True)
         return s.squeeze(-1).transpose(1, 2), weights                      # (B, T, D), (B, D, T, T)
-    tap("scores", lambda: pair_scores(q, k, c))
-    if mask is not None:
-        tap("mask", mask)
-    tap("weights", lambda: featurewise_weights(q, k, mask, c))
+    show(lambda: pair_scores(q, k, c), mask, lambda: featurewise_weights(q, k, mask, c))
     return FeaturewiseAttention(c)(q, k, x, mask)
 
 
-def reference(x, w1, w2, b, mask=None, c=5.0):
+def reference(x, w_1, w_2, b, mask=None, c=5.0):
     """One feature of one pair of tokens at a time."""
     B, T, D = x.shape
     out = np.zeros((B, T, D))
@@ -63,14 +60,14 @@ def reference(x, w1, w2, b, mask=None, c=5.0):
                 e = {}
                 for j in range(T):
                     if mask is None or np.broadcast_to(mask, (B, T, T))[n, i, j]:
-                        e[j] = np.exp(c * np.tanh((w1[d] @ x[n, j] + w2[d] @ x[n, i] + b[d]) / c))
+                        e[j] = np.exp(c * np.tanh((w_1[d] @ x[n, j] + w_2[d] @ x[n, i] + b[d]) / c))
                 out[n, i, d] = sum(e[j] * x[n, j, d] for j in e) / sum(e.values()) if e else 0.0
     return out
 
 
 def example(rng):
     """Two sentences of 4 and 3 tokens, three features."""
-    return {"x": rng.normal(size=(2, 4, 3)), "w1": rng.normal(size=(3, 3)), "w2": rng.normal(size=(3, 3)),
+    return {"x": rng.normal(size=(2, 4, 3)), "w_1": rng.normal(size=(3, 3)), "w_2": rng.normal(size=(3, 3)),
             "b": rng.normal(size=3), "mask": np.arange(4) < np.array([4, 3])[:, None, None]}
 
 

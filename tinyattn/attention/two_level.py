@@ -24,24 +24,25 @@ from .shapes import expect
 from .structured_self import attend, penalty
 
 
-@variant("multi-dimensional", params={"w1": "AD", "w2": "RA", "w3": "CF", "w4": "QC"}, paper="Du et al. 2018; Hu 2018 section 3.1",
-         sums=(0.0, 1.0))
-def two_level(x, w1, w2, w3, w4, word_mask=None, return_weights=False):
-    """x (B, N, T, D), N sentences of T words, to (B, Q, R D). w1 (A, D), w2 (R, A), w3 (C, F), w4 (Q, C), with F = R D.
+@variant("multi-dimensional", params={"w_1": "AD", "w_2": "RA", "w_3": "CF", "w_4": "QC"},
+         paper="Du et al. 2018; Hu 2018 section 3.1", sums=(0.0, 1.0))
+def two_level(x, w_1, w_2, w_3, w_4, word_mask=None, return_weights=False):
+    """x (B, N, T, D), N sentences of T words, to (B, Q, R D). w_1 (A, D), w_2 (R, A), w_3 (C, F), w_4 (Q, C), with
+    F = R D.
 
     word_mask (B, N, T), bool, True at a word; a sentence without a word gets weight 0. The weights are a pair:
     (B, N, R, T) of the words and (B, Q, N) of the sentences. ShapeError.
     """
     masked = {} if word_mask is None else {"word_mask": (word_mask, "BNT")}
-    expect("two_level", x=(x, "BNTD"), w1=(w1, "AD"), w2=(w2, "RA"), w3=(w3, "CF"), w4=(w4, "QC"), **masked)
-    (B, N, _, D), R = x.shape, len(w2)
-    if w3.shape[1] != R * D:
-        raise ShapeError(f"two_level: expected w3 (C, R D) with R = {R}, D = {D}, got {w3.shape}")
+    expect("two_level", x=(x, "BNTD"), w_1=(w_1, "AD"), w_2=(w_2, "RA"), w_3=(w_3, "CF"), w_4=(w_4, "QC"), **masked)
+    (B, N, _, D), R = x.shape, len(w_2)
+    if w_3.shape[1] != R * D:
+        raise ShapeError(f"two_level: expected w_3 (C, R D) with R = {R}, D = {D}, got {w_3.shape}")
     with scope("words"):
-        rows, words = attend(x, w1, w2, word_mask.unsqueeze(2) if masked else None)  # (B, N, R, D), (B, N, R, T)
+        rows, words = attend(x, w_1, w_2, word_mask.unsqueeze(2) if masked else None)  # (B, N, R, D), (B, N, R, T)
     with scope("sentences"):
         some = present(word_mask).unsqueeze(1) if masked else None         # (B, 1, N)
-        bag, chosen = attend(rows.reshape(B, N, R * D), w3, w4, some)      # (B, Q, R D), (B, Q, N)
+        bag, chosen = attend(rows.reshape(B, N, R * D), w_3, w_4, some)    # (B, Q, R D), (B, Q, N)
     return (bag, (words, chosen)) if return_weights else bag
 
 
@@ -56,10 +57,10 @@ def penalties(words, chosen, word_mask=None, scale="sum"):
     return penalty(words, scale, None if word_mask is None else present(word_mask)) + penalty(chosen, scale)
 
 
-def reference(x, w1, w2, w3, w4, word_mask=None):
+def reference(x, w_1, w_2, w_3, w_4, word_mask=None):
     """Row by row."""
     B, N, T, D = x.shape
-    R, Q = len(w2), len(w4)
+    R, Q = len(w_2), len(w_4)
     out = np.zeros((B, Q, R * D))
     for b in range(B):
         sentences = {}
@@ -68,11 +69,11 @@ def reference(x, w1, w2, w3, w4, word_mask=None):
             if words:
                 parts = []
                 for r in range(R):
-                    e = [np.exp(w2[r] @ np.tanh(w1 @ x[b, i, t])) for t in words]
+                    e = [np.exp(w_2[r] @ np.tanh(w_1 @ x[b, i, t])) for t in words]
                     parts.append(sum(w * x[b, i, t] for w, t in zip(e, words, strict=True)) / sum(e))
                 sentences[i] = np.concatenate(parts)
         for r in range(Q):
-            e = {i: np.exp(w4[r] @ np.tanh(w3 @ m)) for i, m in sentences.items()}
+            e = {i: np.exp(w_4[r] @ np.tanh(w_3 @ m)) for i, m in sentences.items()}
             for i in e:
                 out[b, r] += e[i] / sum(e.values()) * sentences[i]
     return out
@@ -81,8 +82,9 @@ def reference(x, w1, w2, w3, w4, word_mask=None):
 def example(rng):
     """Two bags of at most 3 sentences of at most 4 words; the second has two sentences."""
     words = np.array([[4, 2, 3], [1, 4, 0]])
-    return {"x": rng.normal(size=(2, 3, 4, 2)), "w1": rng.normal(size=(3, 2)), "w2": rng.normal(size=(2, 3)),
-            "w3": rng.normal(size=(5, 4)), "w4": rng.normal(size=(3, 5)), "word_mask": np.arange(4) < words[..., None]}
+    return {"x": rng.normal(size=(2, 3, 4, 2)), "w_1": rng.normal(size=(3, 2)), "w_2": rng.normal(size=(2, 3)),
+            "w_3": rng.normal(size=(5, 4)), "w_4": rng.normal(size=(3, 5)),
+            "word_mask": np.arange(4) < words[..., None]}
 
 
 def labels():

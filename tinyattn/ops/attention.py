@@ -163,7 +163,7 @@ def attention_weights(q, k, mask=None, scale=None, causal=False, bias=None, batc
         e = e + bias
     if causal:
         T, S = e.shape[-2:]
-        past = Op.result(np.arange(S) <= np.arange(T)[:, None] + S - T)    # (T, S)
+        past = Op.result(np.arange(S) <= np.arange(T)[:, None] + S - T, device=q.device)  # (T, S)
         mask = past if mask is None else mask & past
     return e.softmax(-1, mask)
 

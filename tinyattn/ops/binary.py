@@ -136,6 +136,9 @@ class Pow(Op):
             raise ValueError(f"pow: a whole number to the power {y.min()} is no whole number; take x.float() ** y")
         return run("pow", _pow, x, y)
 
+    def cuda(self, x, y):
+        return run_cuda("pow", _pow_cuda, x, y)
+
     def grad_x(self, g, out, x, y):
         base = x.where((x != 0) | (y != 0), 1.0)  # 0 * 1^-1 in place of 0 * 0^-1
         return g * y * base ** (y - 1)
@@ -156,6 +159,9 @@ class Maximum(Op):
     def cpu(self, x, y):
         return run("maximum", _maximum, x, y)
 
+    def cuda(self, x, y):
+        return run_cuda("maximum", _maximum_cuda, x, y)
+
     def grad_x(self, g, out, x, y):
         return g * _share(x, out, x, y)
 
@@ -171,6 +177,9 @@ class Minimum(Op):
 
     def cpu(self, x, y):
         return run("minimum", _minimum, x, y)
+
+    def cuda(self, x, y):
+        return run_cuda("minimum", _minimum_cuda, x, y)
 
     def grad_x(self, g, out, x, y):
         return g * _share(x, out, x, y)
@@ -349,3 +358,26 @@ def _div_cuda(x, y, out, plan):
     e = cuda.grid(1)
     if e < out.size:
         out[e] = x[place(e, out.size, plan, 0)] / y[place(e, out.size, plan, 1)]
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]")
+def _pow_cuda(x, y, out, plan):
+    e = cuda.grid(1)
+    if e < out.size:
+        out[e] = x[place(e, out.size, plan, 0)] ** y[place(e, out.size, plan, 1)]
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]", types=NUMBERS)
+def _maximum_cuda(x, y, out, plan):
+    e = cuda.grid(1)
+    if e < out.size:
+        u, v = x[place(e, out.size, plan, 0)], y[place(e, out.size, plan, 1)]
+        out[e] = u if u > v or u != u else v
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]", types=NUMBERS)
+def _minimum_cuda(x, y, out, plan):
+    e = cuda.grid(1)
+    if e < out.size:
+        u, v = x[place(e, out.size, plan, 0)], y[place(e, out.size, plan, 1)]
+        out[e] = u if u < v or u != u else v

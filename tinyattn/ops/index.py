@@ -258,8 +258,8 @@ def picked(x, at):
 
 
 def scattered(x, ids, shape, width=1, padding=None):
-    """A new device array of zeros, to whose row ids[i] row i of x is added, seen as rows of `width` elements; what falls
-    on row `padding` is dropped. ids is an array of the host."""
+    """A new device array of zeros, to whose row ids[i] row i of x is added, seen as rows of `width` elements; what
+    falls on row `padding` is dropped. ids is an array of the host."""
     out, ids = empty(shape, x.dtype, "cuda"), ids.ravel()
     order = np.argsort(ids, kind="stable")
     if padding is not None:

@@ -81,7 +81,7 @@ class LinearChain(Op):
         (B, T, C), lengths = self._checked(u.array, w.array, None if lengths is None else lengths.numpy())
         if T == 0:
             return u * 1, u.sum(axis=(1, 2))
-        alive = [self.result((lengths > t)[:, None], device=u.device) for t in range(T + 1)]  # (B,1): does step t exist?
+        alive = [self.result((lengths > t)[:, None], device=u.device) for t in range(T + 1)]  # (B,1): is there a step t?
         forward, backward = [u[:, 0]], [u[:, 0].where(False, 0.0)]                  # (B,C) each; the last step's is 0
         for t in range(1, T):
             step = u[:, t] + (forward[-1].unsqueeze(2) + w).logsumexp(1)

@@ -310,8 +310,8 @@ def _rows_cuda(x):
 
 
 def matmul_cuda(a, b, turned_a=False, turned_b=False, bias=None):
-    """a (..., M, K) @ b (..., K, N) + bias (N,) on a card, as a new array; turned: the last two axes stand the other way
-    round."""
+    """a (..., M, K) @ b (..., K, N) + bias (N,) on a card, as a new array; turned: the last two axes stand the other
+    way round."""
     (m, depth), n = (a.shape[:-3:-1] if turned_a else a.shape[-2:]), b.shape[-2 if turned_b else -1]
     batch, plan = plan_of("matmul", tuple(a.shape[:-2]), tuple(b.shape[:-2]))
     c = empty((*batch, m, n), a.dtype, "cuda")

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from ..autograd import Op
-from ..cuda import NUMBERS, THREADS, cuda, cuda_kernel, flat, threads_for
+from ..cuda import NUMBERS, THREADS, cuda, cuda_function, cuda_kernel, flat, threads_for
 from ..device import empty, kernel
 from .broadcast import ShapeError
 from .shape import axis_of, permuted
@@ -137,6 +137,13 @@ class Extreme(Reduction):
         loop(x, out)
         return out.reshape(shape)
 
+    def extreme_on_card(self, x, largest):
+        x, out, (a, n, b) = self.three_on_card(x)
+        if n == 0:
+            raise ShapeError(f"{self.name}: there is no {self.name} of nothing: a reduced axis has length 0")
+        _extreme_cuda[a * b, threads_for(n)](flat(x), flat(out), n, b, int(largest))
+        return out
+
     def grad_x(self, g, y, x):
         hit = (x == y.reshape(self.kept(x.shape))).to(g.dtype)
         return g.reshape(self.kept(x.shape)) * (hit / hit.sum(self.axes(x.ndim), keepdims=True))
@@ -160,6 +167,9 @@ class Max(Extreme):
     def cpu(self, x):
         return self.extreme(_max, x)
 
+    def cuda(self, x):
+        return self.extreme_on_card(x, largest=True)
+
 
 class Min(Extreme):
     """The smallest element over the axes; nan if there is one. Ties share the gradient equally."""
@@ -168,6 +178,9 @@ class Min(Extreme):
 
     def cpu(self, x):
         return self.extreme(_min, x)
+
+    def cuda(self, x):
+        return self.extreme_on_card(x, largest=False)
 
 
 class Norm(Reduction):
@@ -445,10 +458,42 @@ def _sum_cuda(x, out, n, b, width, chunk, chunks, squares, root, factor):
         out[(i * chunks + c) * b + k] = (math.sqrt(sums[t]) if root != 0 else sums[t]) * factor
 
 
+@cuda_function
+def better(v, w, largest):
+    """v, unless w is larger (smaller, if `largest` is 0); a nan wins."""
+    if v != v:
+        return v
+    if largest != 0:
+        return v if v > w else w
+    return v if v < w else w
+
+
+@cuda_kernel("T[::1], T[::1], int64, int64, int64", types=NUMBERS)
+def _extreme_cuda(x, out, n, b, largest):
+    """A block finds the extreme element of one row x[i, :, k]: its thread t that of the elements t, t + threads, ..;
+    then half of the threads go on with the better of two, and half of those, in shared memory."""
+    found = cuda.shared.array(THREADS, x.dtype)
+    t, step = cuda.threadIdx.x, cuda.blockDim.x
+    first = cuda.blockIdx.x // b * n * b + cuda.blockIdx.x % b
+    best = x[first]
+    for j in range(t, n, step):
+        best = better(best, x[first + j * b], largest)
+    found[t] = best
+    cuda.syncthreads()
+    step //= 2
+    while step > 0:
+        if t < step:
+            found[t] = better(found[t], found[t + step], largest)
+        cuda.syncthreads()
+        step //= 2
+    if t == 0:
+        out[cuda.blockIdx.x] = found[0]
+
+
 @cuda_kernel("T[::1], T[::1], int64, int64, int64", types=NUMBERS)
 def _cumsum_cuda(x, out, rows, n, b):
-    """Thread r adds up row x[i, :, k] with (i, k) = (r // b, r % b), from its first element to its last as on the CPU: as
-    many threads as there are rows, so one long row goes slowly."""
+    """Thread r adds up row x[i, :, k] with (i, k) = (r // b, r % b), from its first element to its last as on the CPU:
+    as many threads as there are rows, so one long row goes slowly."""
     r = cuda.grid(1)
     if r < rows:
         first = r // b * n * b + r % b

@@ -50,6 +50,11 @@ class Clip(Op):
         _clip(x.ravel(), x.dtype.type(self.low), x.dtype.type(self.high), out.reshape(-1))
         return out
 
+    def cuda(self, x):
+        out = empty(x.shape, x.dtype, "cuda")
+        _clip_cuda.each(out.size)(flat(x), x.dtype.type(self.low), x.dtype.type(self.high), flat(out))
+        return out
+
     def grad_x(self, g, y, x):
         return g.where((x >= self.low) & (x <= self.high), 0.0)
 
@@ -84,3 +89,11 @@ def _where_cuda(condition, x, y, out, plan):
             out[e] = x[place(e, out.size, plan, 1)]
         else:
             out[e] = y[place(e, out.size, plan, 2)]
+
+
+@cuda_kernel("T[::1], T, T, T[::1]")
+def _clip_cuda(x, low, high, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        v = low if x[i] < low else x[i]
+        out[i] = high if v > high else v

@@ -296,7 +296,8 @@ def strided_copy(x, shape, apart, first=0):
     `apart` does not name, in front, has stride 0."""
     out = empty(shape, x.dtype, "cuda")
     apart = (0,) * (len(shape) - len(apart)) + tuple(apart)
-    _copy_cuda.each(out.size)(flat(x), flat(out), on_card(_copy_plan(tuple(shape), apart, steps(shape))), out.size, first, 0)
+    plan = on_card(_copy_plan(tuple(shape), apart, steps(shape)))
+    _copy_cuda.each(out.size)(flat(x), flat(out), plan, out.size, first, 0)
     return out
 
 

@@ -19,6 +19,7 @@ from ..cuda import exp as cuda_exp
 from ..cuda import log as cuda_log
 from ..device import empty, kernel, launch
 from .broadcast import ShapeError, plan_of
+from .shape import permuted
 from .shared import exp_below, first_row, offset, row_dot, row_max, row_sum, row_sum_exp
 
 CHUNKS = 32    # parts that the rows are cut into for the threads, whatever their number
@@ -245,8 +246,21 @@ class LogSumExp(Op):
         rows, _ = self._rows(x)
         y = empty(len(rows), x.dtype)
         launch(_cost(x), _log_sum_exp, (rows, y, 0, len(rows)), _log_sum_exp_chunks, (rows, y))
+        return y.reshape(self._shape(x.shape))
+
+    def cuda(self, x):
+        check_float(self.name, x)
         axes = self._axes(x.shape)
-        return y.reshape([1 if n in axes else length for n, length in enumerate(x.shape) if self.keepdims or n not in axes])
+        kept = [n for n in range(x.ndim) if n not in axes]
+        y, width = empty(self._shape(x.shape), x.dtype, "cuda"), math.prod(x.shape[n] for n in axes)
+        x = x if kept + axes == list(range(x.ndim)) else permuted(x, kept + axes)
+        _log_sum_exp_cuda[y.size, threads_for(width)](flat(x), flat(y), width)
+        return y
+
+    def _shape(self, shape):
+        """The shape of the result."""
+        axes = self._axes(shape)
+        return [1 if n in axes else length for n, length in enumerate(shape) if self.keepdims or n not in axes]
 
     def cpu_grad(self, g, y, x):
         rows, order = self._rows(x)
@@ -515,7 +529,8 @@ def _forward_on_card(op, x, mask, logarithm=False):
     mask = mask if masked else on_card(np.ones(1, np.bool_))
     shape, plan = plan_of(op.name, x.shape, mask.shape if masked else ())
     if shape != x.shape:
-        raise ShapeError(f"{op.name}: the mask of shape {mask.shape} does not broadcast to the scores of shape {x.shape}")
+        raise ShapeError(f"{op.name}: the mask of shape {mask.shape} does not broadcast to the scores of shape "
+                         f"{x.shape}")
     _softmax_cuda[a * b, threads_for(n)](flat(x), flat(mask), on_card(plan), int(masked), int(logarithm), flat(y), n, b)
     return y
 
@@ -588,6 +603,26 @@ def _softmax_cuda(x, mask, plan, masked, logarithm, y, n, b):
     scale = x.dtype.type(1) / total if total != zero else zero
     for j in range(t, n, threads):
         y[first + j * b] *= scale
+
+
+@cuda_kernel("T[::1], T[::1], int64")
+def _log_sum_exp_cuda(x, y, n):
+    """A block computes log sum_j e^x_j of one row x[i, :], its thread t with the elements t, t + threads, ..."""
+    shared = cuda.shared.array(THREADS, x.dtype)
+    t, threads, first = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * n
+    high = x.dtype.type(-math.inf)
+    for j in range(t, n, threads):
+        v = x[first + j]
+        high = high if high > v or high != high else v
+    high = block_max(shared, high, t)
+    if high == x.dtype.type(math.inf) or high == x.dtype.type(-math.inf):
+        high = x.dtype.type(0)  # inf - 0 and -inf - 0, in place of nan
+    total = x.dtype.type(0)
+    for j in range(t, n, threads):
+        total += cuda_exp(x[first + j] - high)
+    total = block_sum(shared, total, t)
+    if t == 0:
+        y[cuda.blockIdx.x] = high + cuda_log(total)
 
 
 @cuda_kernel("T[::1], T[::1], T[::1], int64, int64")

@@ -9,6 +9,8 @@ import numpy as np
 from ..autograd import Op
 from ..cuda import NUMBERS, cuda, cuda_kernel, flat
 from ..cuda import exp as cuda_exp
+from ..cuda import log as cuda_log
+from ..cuda import sqrt as cuda_sqrt
 from ..cuda import tanh as cuda_tanh
 from ..device import empty, kernel
 from .shared import exp, sigmoid, tanh
@@ -78,6 +80,9 @@ class Log(Op):
     def cpu(self, x):
         return run(_log, x)
 
+    def cuda(self, x):
+        return run_cuda(_log_cuda, x)
+
     def grad_x(self, g, y, x):
         return g / x
 
@@ -90,6 +95,9 @@ class Sqrt(Op):
 
     def cpu(self, x):
         return run(_sqrt, x)
+
+    def cuda(self, x):
+        return run_cuda(_sqrt_cuda, x)
 
     def grad_x(self, g, y, x):
         return g * 0.5 / y
@@ -104,6 +112,9 @@ class Abs(Op):
     def cpu(self, x):
         return run(_abs, x)
 
+    def cuda(self, x):
+        return run_cuda(_abs_cuda, x)
+
     def grad_x(self, g, y, x):
         return g * x.sign()
 
@@ -116,6 +127,9 @@ class Sign(Op):
 
     def cpu(self, x):
         return run(_sign, x)
+
+    def cuda(self, x):
+        return run_cuda(_sign_cuda, x)
 
     def grad_x(self, g, y, x):
         return g * 0.0
@@ -408,6 +422,36 @@ def _exp_cuda(x, out):
     i = cuda.grid(1)
     if i < out.size:
         out[i] = cuda_exp(x[i])
+
+
+@cuda_kernel("T[::1], T[::1]")
+def _log_cuda(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = cuda_log(x[i])
+
+
+@cuda_kernel("T[::1], T[::1]")
+def _sqrt_cuda(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = cuda_sqrt(x[i])
+
+
+@cuda_kernel("T[::1], T[::1]", types=NUMBERS)
+def _abs_cuda(x, out):
+    i = cuda.grid(1)
+    if i < out.size:
+        out[i] = abs(x[i])
+
+
+@cuda_kernel("T[::1], T[::1]", types=NUMBERS)
+def _sign_cuda(x, out):
+    """Of a nan the sign is nan: neither comparison holds, and x itself is written."""
+    i = cuda.grid(1)
+    if i < out.size:
+        zero = x.dtype.type(0)
+        out[i] = x.dtype.type(1) if x[i] > zero else x.dtype.type(-1) if x[i] < zero else x[i]
 
 
 @cuda_kernel("T[::1], T[::1]")
