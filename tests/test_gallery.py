@@ -90,6 +90,20 @@ def test_the_expanded_graph_opens_the_fused_op_and_the_forward_one_does_not(tmp_
     assert ">softmax<" not in forward and ">attention<" in forward and ">softmax<" in expanded
 
 
+def test_where_nothing_is_fused_there_is_no_second_picture(tmp_path):
+    gallery(tmp_path, ["sigmoid"])
+    assert (tmp_path / "sigmoid-forward.svg").is_file() and not (tmp_path / "sigmoid-expanded.svg").exists()
+    assert "sigmoid-expanded" not in (tmp_path / "sigmoid.html").read_text(encoding="utf-8")
+
+
+def test_markup_of_the_docstring_is_html_and_names_are_links(tmp_path):
+    gallery(tmp_path, ["static", "additive"])
+    page = (tmp_path / "static.html").read_text(encoding="utf-8")
+    assert '<a href="additive.html"><code>additive</code></a>' in page and "<code>outer=False</code>" in page
+    assert "`" not in page.partition("<h2>The function")[0]
+    assert "How to read these pages" in (tmp_path / "index.html").read_text(encoding="utf-8")
+
+
 def test_every_mechanism_is_in_a_family_and_would_be_on_the_index():
     names = [v.name for _, found in by_family() for v in found]
     assert len(names) == len(set(names)) >= 57 and "Others" not in dict(by_family())

@@ -76,7 +76,7 @@ def test_a_file_dropped_into_the_folder_is_listed_explained_checked_and_drawn(tm
     assert len(listed) == 1 and "w (q_t^T W k_s)^3" in listed[0] and "nobody 2026" in listed[0]
     shown = run("explain", "cubic")
     assert "e_ts = w (q_t^T W k_s)^3" in shown and "m (Q, K)" in shown and "Cost:" in shown and "cubic.py" in shown
-    assert "all 6 checks passed" in run("check", "cubic")
+    assert "all 7 checks passed" in run("check", "cubic")
     run("graph", "cubic", "-o", "cubic.dot")
     assert "softmax" in (tmp_path / "cubic.dot").read_text(encoding="utf-8")
 
@@ -92,7 +92,7 @@ def test_a_file_of_ones_own_works_everywhere(mine, tmp_path, capfd):
     assert main(["explain", mine]) == 0
     assert "e_ts = w (q_t^T W k_s)^3" in capfd.readouterr().out
     assert main(["check", mine]) == 0
-    assert "all 6 checks passed" in capfd.readouterr().out
+    assert "all 7 checks passed" in capfd.readouterr().out
     assert main(["graph", mine, "-o", str(tmp_path / "g.dot")]) == 0
     assert main(["gallery", mine, "-o", str(tmp_path / "gallery")]) == 0
     assert {"index.html", "cubic.html"} <= {p.name for p in (tmp_path / "gallery").iterdir()}
@@ -106,6 +106,20 @@ def test_a_wrong_formula_of_ones_own_is_found(tmp_path, capfd):
     file.write_text(CUBIC.format(spine="tinyattn.attention", power=2))
     assert main(["check", f"{file}:cubic"]) == 1
     assert "value against reference): WRONG" in capfd.readouterr().out
+
+
+def test_what_a_beginner_forgets_is_said(tmp_path, capfd):
+    text = CUBIC.format(spine="tinyattn.attention", power=3)
+    file = tmp_path / "my.py"
+    file.write_text(text.replace('"m": "QK"', '"m": "KQQ"'))
+    assert main(["check", f"{file}:cubic"]) == 1
+    assert "parameter m is declared as (K, Q, Q), its example has shape (2, 3)" in capfd.readouterr().out
+    file.write_text(text.replace("def reference(", "def refrence("))
+    assert main(["check", f"{file}:cubic"]) == 0
+    assert "not compared: its file has no reference" in capfd.readouterr().err
+    file.write_text(text.replace("from tinyattn.attention import", "from .core import"))
+    assert main(["check", f"{file}:cubic"]) == 2
+    assert "write `from tinyattn.attention.core import ...`" in capfd.readouterr().err
 
 
 def test_what_a_decoder_cannot_use_is_refused_before_training(tmp_path, capfd):

@@ -40,3 +40,14 @@ def test_commands_and_options_exist():
             for option in re.findall(r"--[a-z-]+", line):
                 text = CliRunner().invoke(root, [command, *(["translate"] if command == "train" else []), "--help"]).output
                 assert option in text, f"{command} {option}"
+
+
+def test_the_readers_own_mechanism_passes_its_checks(tmp_path, capfd):
+    from tinyattn.cli import main
+    source, = (s for s in SNIPPETS if "@variant" in s)
+    (tmp_path / "my.py").write_text(source, encoding="utf-8")
+    assert main(["check", f"{tmp_path / 'my.py'}:near"]) == 0
+    assert "all 7 checks passed" in capfd.readouterr().out
+    assert main(["explain", f"{tmp_path / 'my.py'}:near"]) == 0
+    assert main(["train", "translate", "--attention", f"{tmp_path / 'my.py'}:near", "--steps", "2", "--hidden", "4",
+                 "--embed", "4", "--run", str(tmp_path / "run")]) == 0

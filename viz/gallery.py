@@ -5,6 +5,7 @@ masked scores, weights), and its graphs: forward as it runs, forward with every 
 and backward. Pages need no network and no script; everything lies in the one folder.
 """
 import inspect
+import re
 from html import escape
 from pathlib import Path
 
@@ -12,8 +13,10 @@ import numpy as np
 
 from tinyattn.attention import by_family, find, properties
 from tinyattn.attention.core import blame, example_of
+from tinyattn.attention.normalise import NORMALISERS
 from tinyattn.autograd import capture, fused
 from tinyattn.errors import InputError
+from tinyattn.program import Program
 
 from .graph import graph
 from .panels import panels
@@ -22,14 +25,23 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
 h1 { font-size: 1.7rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 0.5rem; }
 pre { background: #f5f5f2; padding: 0.8rem 1rem; overflow-x: auto; border-left: 4px solid #0072B2; font-size: 14px; }
-img { max-width: 100%; } figure { margin: 0.5rem 0; overflow-x: auto; }
+figure { margin: 0.5rem 0; overflow-x: auto; border: 1px solid #eee; }
 figcaption, .paper { color: #555; font-size: 14px; } table { border-collapse: collapse; width: 100%; }
 td { border-top: 1px solid #ddd; padding: 0.6rem 0.6rem; vertical-align: top; }
 td img { max-width: 16rem; max-height: 9rem; } code { font-size: 14px; } a { color: #0072B2; }
 """
 GRAPHS = (("forward", "The forward pass as it runs; equal steps lie on top of each other."),
           ("expanded", "The forward pass with every fused op opened into its readable twin."),
-          ("backward", "The backward pass, derived from the rules of the ops; dotted edges bring saved values."))
+          ("backward", "The backward pass, derived from the rules of the ops; dotted edges bring saved values. So that "
+                       "there is one number to begin from, the outputs are squared and added up first."))
+LEGEND = """<h2>How to read these pages</h2>
+<p>B sequences in a batch, T queries, S keys, D the width of a word, Q, K and E the widths of a query, a key and a value,
+H heads, A units of a hidden layer, V words of a vocabulary; other letters are told on their page. A mask is True where a query
+may attend. A <i>fused</i> op computes in one loop what its <i>readable twin</i> says in several ops; the tests compare the two.
+"Survey" is D. Hu, "An Introductory Survey on Attention Mechanisms in NLP Problems" (2018, arXiv 1811.05544): a paragraph
+that begins so tells where the survey prints, or leaves out, something else. In the panels, orange is negative, purple
+positive, and hatched places are masked: their weight is exactly 0. Every picture is made from a small example of random
+numbers that stands in the mechanism's file, unless its words say otherwise.</p>"""
 
 
 def gallery(folder, names=None, report=None):
@@ -71,7 +83,7 @@ def draw(folder, variant):
     arrays = example_of(variant)
     labels = variant.part("labels")
     with blame(variant):
-        rows, columns, *inner = labels() if labels else (None, None)
+        rows, columns, *inner = labels() if labels else _words(variant, arrays)
     several = "heads" in variant.arguments or "H" in "".join(variant.params.values())
     inner = inner[0] if inner else "head" if several else "number"
     inputs = properties.leaves(arrays, np.float32)
@@ -82,7 +94,7 @@ def draw(folder, variant):
     pictures = {
         "panels": lambda path: panels(seen, path, rows, columns, inner=inner),
         "forward": lambda path: graph(outs, names=_flat(inputs), steps=True).save(path),
-        "expanded": lambda path: _expanded(variant, arrays).save(path),
+        "expanded": lambda path: _expanded(variant, arrays, path),
         "backward": lambda path: graph(_total(outs), names=_flat(inputs), backward=True).save(path),
     }
     for what, make in pictures.items():
@@ -96,11 +108,26 @@ def draw(folder, variant):
     return missing
 
 
-def _expanded(variant, arrays):
-    """The graph with no op fused. Its leaves are new: a Tensor belongs to one graph."""
-    inputs = properties.leaves(arrays, np.float32)
-    with fused("never"):
-        return graph(properties.outputs_of(variant(**inputs)), names=_flat(inputs))
+def _words(variant, arrays):
+    """Names of queries and keys: the same words where a sequence attends to itself, else q0 .. and k0 .. (None)."""
+    if variant.keys != ("x",) or not isinstance(arrays.get("x"), np.ndarray) or not variant.causal:
+        return None, None
+    words = [f"word {i}" for i in range(arrays["x"].shape[1])]
+    return words, words
+
+
+def _expanded(variant, arrays, path):
+    """Draw the graph with no op fused, if one is. Its leaves are new: a Tensor belongs to one graph."""
+    programs = []
+    for mode in ("auto", "never"):
+        inputs = properties.leaves(arrays, np.float32)
+        with fused(mode):
+            outs = properties.outputs_of(variant(**inputs))
+        programs.append([step.op for step in Program.of(outs).instructions])
+    if programs[0] == programs[1]:
+        path.unlink(missing_ok=True)
+    else:
+        graph(outs, names=_flat(inputs)).save(path)
 
 
 def _total(outs):
@@ -140,7 +167,16 @@ def _picture(folder, variant, what, caption):
             f"<figcaption>{escape(caption)}</figcaption></figure>")
 
 
-def _paragraphs(text):
+def _marked(text, pages):
+    """`code` and **strong** words of a docstring as HTML; the name of a mechanism leads to its page."""
+    def code(found):
+        name = found.group(1)
+        return f'<a href="{name}.html"><code>{name}</code></a>' if name in pages else f"<code>{name}</code>"
+
+    return re.sub(r"\*\*(.+?)\*\*", r"<b>\1</b>", re.sub(r"`([^`]+)`", code, escape(text)))
+
+
+def _paragraphs(text, pages):
     """A docstring as HTML: indented blocks as they are, the rest as paragraphs."""
     html = []
     for block in text.split("\n\n"):
@@ -149,27 +185,34 @@ def _paragraphs(text):
             cut = min(len(line) - len(line.lstrip()) for line in lines)
             html.append("<pre>" + escape("\n".join(line[cut:] for line in lines)) + "</pre>")
         elif lines:
-            html.append(f"<p>{escape(' '.join(line.strip() for line in lines))}</p>")
+            html.append(f"<p>{_marked(' '.join(line.strip() for line in lines), pages)}</p>")
     return "\n".join(html)
 
 
 def _page(folder, variant, variants):
     at = [v.name for v in variants].index(variant.name)
-    around = ['<a href="index.html">all mechanisms</a>']
+    around = ['<a href="index.html">all mechanisms, and how to read these pages</a>']
     around += [f'<a href="{v.name}.html">{escape(v.name)}</a>'
                for v in variants[max(at - 1, 0):at + 2] if v is not variant]
     parameters = ", ".join(f"{p} ({', '.join(s)})" for p, s in variant.letters().items()) or "none"
     body = [f"<p>{' · '.join(around)}</p>", f"<h1>{escape(variant.name)}</h1>",
-            f"<p class=\"paper\">{escape(variant.paper)}</p>", _paragraphs(variant.doc),
-            "<h2>The function</h2>", f"<pre>{escape(inspect.getsource(variant.function))}</pre>",
+            f"<p class=\"paper\">{escape(variant.paper)}</p>", _paragraphs(variant.doc, [v.name for v in variants]),
+            "<h2>The function</h2>", f"<pre>{escape(_source(variant))}</pre>",
             f"<p>Learned parameters: <code>{escape(parameters)}</code>. It stands in <code>"
             f"{escape(Path(inspect.getsourcefile(variant.function)).name)}</code>.</p>"]
     seen = _picture(folder, variant, "panels",
                     "Scores, mask, masked scores and weights of one sequence of its example. "
-                    "Orange is negative, purple positive; hatched places are masked.")
+                    "Orange is negative, purple positive; hatched places are masked: their weight is exactly 0. "
+                    + (variant.part("CAPTION") or ""))
     body += ["<h2>What it looks at</h2>", seen] if seen else []
     body += ["<h2>What is computed</h2>", *[_picture(folder, variant, what, caption) for what, caption in GRAPHS]]
     return _html(f"{variant.name}: tinyattn", "\n".join(body))
+
+
+def _source(variant):
+    """The code of the function, and of the normaliser where that is what the mechanism is about."""
+    source, normalise = inspect.getsource(variant.function), NORMALISERS.get(variant.name)
+    return source + (f"\n\n{inspect.getsource(normalise)}" if normalise else "")
 
 
 def _index(folder, variants):
@@ -181,6 +224,7 @@ def _index(folder, variants):
     for title, found in groups:
         if found:
             body += [f"<h2>{escape(title)}</h2>", "<table>", *[_row(folder, v) for v in found], "</table>"]
+    body.append(LEGEND)
     return _html("Attention mechanisms: tinyattn", "\n".join(body))
 
 

@@ -14,7 +14,7 @@ Cost: a layer takes 4 K D (D + T) multiplications for the scores, and two GRUs o
 
 Survey: eq. 10 is the score vector b_i alone, with tanh and without D, and there it stops. The paper goes on as above;
 its released code feeds b_i to the GRU without the tanh (`tanh=False`), has no biases, a learned r_0, and two layers,
-and so it is here. Toys drop the crossed terms (the two sides are then two models), or share one tensor between
+and so it is here. Many copies drop the crossed terms (the two sides are then two models), or share one tensor between
 them.
 """
 import numpy as np

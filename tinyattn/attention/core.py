@@ -222,7 +222,8 @@ def _from_file(path, function):
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever a user's file raises is the user's to see, as one line
-        raise InputError(f"attention: {path} cannot be run: {_said(error, path)}") from error
+        hint = "; outside the package write `from tinyattn.attention.core import ...`" if "relative import" in str(error) else ""
+        raise InputError(f"attention: {path} cannot be run: {_said(error, path)}{hint}") from error
     found = {v.name: v for v in vars(module).values() if isinstance(v, Variant) and v.function.__module__ == key}
     if not found or (function and function not in found):
         raise InputError(f"attention: {path} defines {', '.join(found) or 'no mechanism'}; expected a function "

@@ -9,7 +9,7 @@ Cost: T S D multiplications, and (T + S) D for the norms; the keys are brought t
 
 beta > 0 is learnt, or comes from a controller (softplus of a linear layer), one a query. The scores lie between -beta
 and beta, so no weight can be more than e^{2 beta} times another: beta = 1 cannot point at one of many keys. A vector
-of zeros has no direction: its cosine is 0 with everything, and it gets gradient 0 (where toys divide 0 by 0, or by 0
+of zeros has no direction: its cosine is 0 with everything, and it gets gradient 0 (where copies divide 0 by 0, or by 0
 plus a small number).
 """
 import math

@@ -93,3 +93,7 @@ def example(rng):
               "root_x": (2,)}
     return {**{name: rng.normal(size=shape) for name, shape in shapes.items()},
             "mask": np.arange(4) < np.array([4, 3])[:, None, None], "single_root": False}
+
+
+CAPTION = ("Row j shares out who is the head of word j; what is missing to 1 hangs on the root, which has no "
+           "column. A word is never its own head.")

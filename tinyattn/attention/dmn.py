@@ -16,7 +16,7 @@ Survey: describes the four modules in words. The gate is its eq. 9, the score wi
 normalised over the facts: several may be open at once, or none. (Its GRU in eqs 35-36 is the other one, whose gate
 lets the new in: update="write".)
 
-What toys get wrong: a softmax over g; nan as the gradient of |c - q| at c = q, which is 0 here; and reporting the
+Common mistakes: a softmax over g; nan as the gradient of |c - q| at c = q, which is 0 here; and reporting the
 93.6% of the paper's bAbI runs, whose gates were taught which facts count (`return_weights=True` gives g for such a
 loss), for training without that.
 """
@@ -132,3 +132,6 @@ def example(rng):
 def labels():
     """Names of the hops and of the example's facts."""
     return ["hop 0", "hop 1"], ["fact 0", "fact 1", "fact 2", "fact 3"]
+
+
+CAPTION = "The weights are gates: each is a sigmoid by itself, and they do not sum to 1."

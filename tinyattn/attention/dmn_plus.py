@@ -17,7 +17,7 @@ Survey: eq. 37 is this update. Its u and g multiply the new candidate; in a GRU 
 multiplies the old state, so that g put in the place of z attends to all facts but the right ones. The reset gate
 stays.
 
-What toys get wrong: facts that are padding take part in the softmax (g is 0 for masked facts here); one W for all
+Common mistakes: facts that are padding take part in the softmax (g is 0 for masked facts here); one W for all
 hops. The encoder that the paper gives f is part of a model, not of
 this: the words of a sentence weighed by their places and added up, then a GRU in both directions, **added**, so that
 each fact has heard its neighbours.

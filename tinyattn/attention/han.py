@@ -15,7 +15,7 @@ Survey: eqs 13 and 15 leave out the hidden layer and score the state itself, sof
 `hidden=False`; u_w and u_s are then as wide as the states, and w_w, b_w, w_s, b_s are not looked at (None will do).
 
 u_w = 0 makes all weights of a sentence the same, plain averaging (the paper's HN-AVE), so start from anything else.
-Toys sum the projected u_it in place of h_it, leave padding words in the softmax, or give weight to sentences that are
+Many copies sum the projected u_it in place of h_it, leave padding words in the softmax, or give weight to sentences that are
 all padding.
 """
 

@@ -81,3 +81,6 @@ def example(rng):
     """Two memories of 4 and 3 values, three queries."""
     return {"q": rng.normal(size=(2, 3, 2)) / 2, "k": rng.normal(size=(2, 4, 3)) / 2, "v": rng.normal(size=(2, 4, 5)),
             "seed": 3, "w": rng.normal(size=(2, 3)), "mask": np.arange(4) < np.array([4, 3])[:, None, None]}
+
+
+CAPTION = "These are the weights that are drawn from: one key a query is read, the others not at all."

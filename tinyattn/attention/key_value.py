@@ -13,7 +13,7 @@ As in the authors' code, question, keys, values and answers share **one** table 
 before the answer: the answer is argmax_y q_{H+1}^T A y with q_{H+1} = q_H + o. The paper's formula has R_H there too:
 `last=True`.
 
-What toys get wrong: a second table for the values; no R; and the softmax over all memories of the corpus, where
+Common mistakes: a second table for the values; no R; and the softmax over all memories of the corpus, where
 `hashed` picks those that share a rare word with the question.
 
 Beside the mechanism stands what makes a text into memories: `merge`, `windows`, `hashed`, in plain words.

@@ -124,3 +124,7 @@ def example(rng):
     return {"x": rng.normal(size=(2, 5, 3)), "w_q": rng.normal(size=(4, 3)), "w_k": rng.normal(size=(4, 3)),
             "w_v": rng.normal(size=(2, 3)), "w_o": rng.normal(size=(3, 2)), "heads": 2, "causal": True,
             "mask": np.arange(5) < np.array([5, 4])[:, None, None]}
+
+
+CAPTION = ("The scores are phi(q)^T phi(k), all positive; the weights are their shares. Neither is computed when "
+           "it runs.")

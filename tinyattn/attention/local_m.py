@@ -68,3 +68,6 @@ def example(rng):
     return {"q": rng.normal(size=(2, 5, 3)), "k": rng.normal(size=(2, 4, 2)), "v": rng.normal(size=(2, 4, 3)),
             "width": 1, "start": 0, "w": rng.normal(size=(3, 2)),
             "mask": np.arange(4) < np.array([4, 3])[:, None, None]}
+
+
+CAPTION = "The mask has the window in it."

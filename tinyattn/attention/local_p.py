@@ -75,3 +75,6 @@ def example(rng):
     return {"q": rng.normal(size=(2, 3, 3)), "k": rng.normal(size=(2, 6, 2)), "v": rng.normal(size=(2, 6, 4)),
             "width": 2, "w_p": rng.normal(size=(5, 3)), "v_p": rng.normal(size=5), "w": rng.normal(size=(3, 2)),
             "mask": np.arange(6) < np.array([6, 4])[:, None, None]}
+
+
+CAPTION = "The mask has the window in it; the weights are those after the Gaussian, and sum to less than 1."

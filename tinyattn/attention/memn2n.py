@@ -23,7 +23,7 @@ row averages 1 and not about 1/2; J counts the padding and one more slot, which 
 is weighed by the last row. "code" does all that.
 
 Empty slots of the memory are vectors of 0, score 0 and **take their share of the softmax**, e^0, as published; with a
-mask they do not. What toys get wrong: the newest sentence has age 0, ages are not counted from the start of the story;
+mask they do not. Common mistakes: the newest sentence has age 0, ages are not counted from the start of the story;
 linear start drops the softmax of the hops, not that of the answer. Without noise in the ages the vectors of the oldest
 are hardly learnt.
 """

@@ -9,7 +9,7 @@ Cost: T S (A + E) multiplications whatever the number of heads, and four project
 
 Survey: eqs 20-21 have one head. With one head the paper lost 0.9 BLEU.
 
-The key bias changes nothing: it adds q_t^T b_k to all scores of a query, and the softmax is blind to that. Toys divide
+The key bias changes nothing: it adds q_t^T b_k to all scores of a query, and the softmax is blind to that. Many copies divide
 by the root of the model's width instead of d, mask after the softmax, and show the mean over heads as if it were the
 attention.
 """

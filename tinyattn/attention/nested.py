@@ -13,7 +13,7 @@ top-down form.
 Cost: T S A tanh for words, T J C' A' for the C' characters of one word a step, in place of those of all S words.
 
 z is a choice, not an average: a constant of the graph, through which no gradient flows. So alpha learns from c_t alone,
-and the characters of a word that was not picked get no gradient. Toys mix the characters of all words by alpha, and
+and the characters of a word that was not picked get no gradient. Many copies mix the characters of all words by alpha, and
 leave this unsaid.
 
 Survey: it tells this in words, without an equation. Additive scores at both levels are our reading.

@@ -14,7 +14,7 @@ Cost: T N D multiplications by content, T N R for R shifts, T N D to read and to
 
 Survey: names the update and gives no formula.
 
-What toys get wrong: the direction (with s all on +1 the weight of slot i goes to slot i + 1); a shift that stops at
+Common mistakes: the direction (with s all on +1 the weight of slot i goes to slot i + 1); a shift that stops at
 the ends, where this one goes round; gamma below 1, which blurs; erasing after adding; nan as the gradient of 0^gamma;
 and a large gamma that makes all weights 0, so that their sum is 0 too. Here they are divided by the greatest first.
 """
@@ -127,3 +127,6 @@ def example(rng):
             "g": 0.2 + 0.6 * rng.random((2, 2)), "s": shares / shares.sum(-1, keepdims=True),
             "gamma": 1.5 + rng.random((2, 2)), "before": before / before.sum(-1, keepdims=True),
             "erase": rng.random((2, 2, 4)), "add": rng.normal(size=(2, 2, 4))}
+
+
+CAPTION = "The scores are those of the content; interpolation, shift and sharpening come after them."

@@ -100,3 +100,6 @@ def example(rng):
     """Two documents of 4 and 3 sentences; a decoder's three queries, each kept from what the one before looked at."""
     return {"x": rng.normal(size=(2, 4, 2)), "p": rng.normal(size=(2, 2)), "q": rng.normal(size=(2, 3, 2)),
             "damping": 0.8, "distraction": True, "mask": np.arange(4) < np.array([4, 3])[:, None, None]}
+
+
+CAPTION = "The scores shown are the ranks that the walk ends with, before they are divided among the sentences."

@@ -1,5 +1,6 @@
 """What every mechanism must satisfy, checked on its own example: read by `tinyattn check` and by the tests.
 
+    parameters  the example has every parameter, in a shape that fits the declared letters
     value       the function equals its slow reference
     weights     masked places get exactly 0; the rest sums to what the mechanism says
     masked      a key that no query may attend to sends no gradient
@@ -54,7 +55,7 @@ def check(variant, arrays):
         report.fail("expected a float Tensor with something in it, sequences on its first axis, got "
                     + (f"shape {outs[0].shape}" if outs else type(result).__name__))
         return [report]
-    checks = [value] if variant.part("reference") else []
+    checks = [parameters, value]
     if "mask" in variant.arguments and isinstance(arrays.get("mask"), np.ndarray):
         checks += [weights, masked, empty]
     elif "return_weights" in variant.arguments:
@@ -90,9 +91,30 @@ def _zero(report, array, what):
 # ---------------------------------------------------------------------------------------------------------------------
 # the checks
 # ---------------------------------------------------------------------------------------------------------------------
+def parameters(variant, arrays):
+    """The example's parameters have the shapes that `params` declares: one length a letter."""
+    report, sizes = _report(variant, "parameters"), {}
+    for name, letters in variant.letters().items():
+        if arrays.get(name) is None:
+            if name in variant.params and name not in arrays:
+                report.fail(f"its example has no parameter {name}")
+            continue
+        shape, said = np.shape(arrays[name]), f"({', '.join(letters)})"
+        fits = len(shape) == len(letters) and all(sizes.setdefault(letter, n) == n for letter, n in zip(letters, shape))
+        if not fits:
+            known = ", ".join(f"{letter} = {n}" for letter, n in sizes.items() if letter in letters)
+            report.fail(f"parameter {name} is declared as {said}, its example has shape {shape}"
+                        + (f" where {known}" if known else ""))
+        report.add(Element(f"shape of {name}", None, len(shape), len(letters)), 0.0 if fits else 2.0, not fits)
+    return report
+
+
 def value(variant, arrays):
     """The function against its slow reference, in float64."""
     report = _report(variant, "value against reference")
+    if variant.part("reference") is None:  # said, not hidden: the report counts nothing
+        report.reason = "its file has no reference(...), a slow twin in NumPy loops; values were not compared"
+        return report
     got = [t.numpy() for t in outputs_of(variant(**leaves(arrays)))]
     want = variant.part("reference")(**arrays)
     want = list(want) if isinstance(want, (tuple, list)) else [want]

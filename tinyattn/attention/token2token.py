@@ -12,7 +12,7 @@ Cost: T^2 D tanh and exponentials, the reason that a faster variant was publishe
 Before that, 2 T D^2 multiplications.
 
 Survey: "multi-dimensional" stands there for several scores for each pair (eq. 10); this is the form with one score, and
-one softmax, for each feature. Toys share one softmax between all features, or forget to divide by c inside the tanh,
+one softmax, for each feature. Many copies share one softmax between all features, or forget to divide by c inside the tanh,
 which saturates it at once.
 """
 import numpy as np
