@@ -144,6 +144,11 @@ def state_value(state, name, kinds, none=False):
     return value
 
 
+def completed(cls, options):
+    """The options of a run, with the default of each that the run is older than (`later` in the field's metadata)."""
+    return {**{f.name: f.default for f in fields(cls) if f.metadata.get("later")}, **options}
+
+
 def options_from(cls, given, where):
     """The dataclass `cls` with the values `given`, each of the type of its default. InputError names what is amiss."""
     defaults = {f.name: f.default for f in fields(cls)}
@@ -180,7 +185,7 @@ def restore(folder, attention=None):
                          f"itself; name the file to have it run: --attention {uses}")
     system = systems.find(saved.config["system"])
     try:
-        options = asdict(options_from(system.Options, options, path))
+        options = asdict(options_from(system.Options, completed(system.Options, options), path))
         system = system.restore(options, saved.extra)
         system.model.load_state_dict(saved.weights)
     except InputError:

@@ -29,7 +29,7 @@ import math
 import signal
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -146,7 +146,7 @@ class _Loop:
         if self.run is None:
             raise InputError("resume: expected the folder of a run, got none")
         saved = checkpoint.load(self.run)
-        check_same(Config.from_json(saved.config), self.config, self.run)
+        check_same(self._completed(Config.from_json(saved.config)), self._completed(self.config), self.run)
         check_extra(saved.extra, self.system.extra(), self.run)
         h, state = self.history, saved.state
         try:
@@ -168,6 +168,9 @@ class _Loop:
         self._cut_log()
         self._write_config()
         self._open_log()
+
+    def _completed(self, config):
+        return replace(config, options=checkpoint.completed(type(self.system).Options, config.options))
 
     def _schedule(self):
         c = self.config

@@ -11,8 +11,8 @@ Cost: that of the score, and T S E multiplications.
 Survey: eq. 1 has this order (the state that predicts y_t asks), where Bahdanau asks with the state before.
 
 Luong's released code does not compute "concat" as the paper prints it: the source's block of W_a is the identity, v_a^T
-tanh(hs_s + W_a h_t). The alignment is read off differently: at the step whose input is y_{t-1}, content scores align
-y_{t-1}, `location` aligns y_t.
+tanh(hs_s + W_a h_t). The paper's footnote 14 says that at the step whose input is y_{t-1} content scores align y_{t-1},
+and `location` aligns y_t. Models trained here align y_t with either: `evaluate` of `models/luong.py` gives both readings.
 """
 import math
 

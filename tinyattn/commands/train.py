@@ -122,6 +122,7 @@ class _Training:
         from ..config import Config, check_same
         v, folder = self.values, Path(self.values["run"]) if self.values["run"] else _last_run(self.cls.name)
         old = Config.from_json(checkpoint.load(folder).config)
+        old = replace(old, options=checkpoint.completed(self.cls.Options, old.options))
         changes = {name: v[name] for name in self.given if name in {f.name for f in fields(Config)}}
         if "data" in changes:
             changes["data"] = tuple(map(os.path.abspath, v["data"]))

@@ -79,10 +79,10 @@ class Decoder(nn.Module):
         self.output = nn.Linear(hidden, vocabulary)                                    # W_o
         self.variant = None if attention == "none" else find(attention)
         if self.variant is not None:
-            shapes = _attention_shapes(self.variant, align or hidden, hidden, annotation)
-            self.attention = {name: nn.Parameter(init.uniform(shape, 1 / np.sqrt(shape[-1] if shape else 1)))
-                              for name, shape in shapes.items()}
-            self._try_attention(annotation)
+            check_serves(self.variant)
+            sizes = {"D": hidden} if hidden == annotation else {}
+            self._make_attention(self.variant.shapes(A=align or hidden, Q=hidden, K=annotation, E=annotation, **sizes))
+            self._try_attention(annotation, (1, hidden))
 
     # -- what is computed once a sentence ----------------------------------------------------------------------------
     def prepare(self, h, summary, lengths):
@@ -108,21 +108,26 @@ class Decoder(nn.Module):
         passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in names.values())
         return function(*args, **{k: p for k, p in self.attention.items() if passes_on or k in names}, **more)
 
-    def _try_attention(self, annotation):
-        """InputError, now and not in the first step, unless the mechanism fits this decoder's widths."""
-        ones = Tensor(np.ones((1, 2, annotation), np.float32))
-        memory = {"h": ones, "mask": mask.from_lengths([2])}
+    def _make_attention(self, shapes):
+        """The learned parameters of the mechanism, of shapes {name: shape}."""
+        self.attention = {name: nn.Parameter(init.uniform(shape, 1 / np.sqrt(shape[-1] if shape else 1)))
+                          for name, shape in shapes.items()}
+
+    def _try_attention(self, annotation, query):
+        """InputError, now and not in the first step, unless the mechanism fits this decoder's widths: annotations
+        (1, 2, annotation) and states of the shape `query`."""
+        ones, width = Tensor(np.ones((1, 2, annotation), np.float32)), annotation
         try:
             with no_grad():
-                if self.variant.part("prepare"):
-                    memory["keys"] = self._with_parameters(self.variant.part("prepare"), ones)
-                c = self.attend(Tensor(np.ones((1, self.hidden), np.float32)), memory)
+                memory = self.prepare(ones, ones[:, 0], Tensor([2]))
+                width = memory["h"].shape[-1]
+                c = self.attend(Tensor(np.ones(query, np.float32)), memory)
         except ValueError as error:
-            raise InputError(f"attention {self.variant.name}: does not fit this decoder, whose queries are {self.hidden} and "
-                             f"keys {annotation} wide: {error}") from error
-        if c.shape != (1, annotation):
+            raise InputError(f"attention {self.variant.name}: does not fit this decoder, whose queries are "
+                             f"{self.hidden} and keys {width} wide: {error}") from error
+        if c.shape != (*query[:-1], width):
             raise InputError(f"attention {self.variant.name}: does not fit this decoder: expected one context of width "
-                             f"{annotation} for a query, got shape {c.shape[1:]}")
+                             f"{width} for a query, got shape {c.shape[1:]}")
 
     def attend(self, s, memory):
         """c_i (B, 2N) for the states s (B, N)."""
@@ -219,12 +224,25 @@ class Seq2Seq(nn.Module):
         return cross_entropy(self(source, source_lengths, before), after, ignore_index=pad)
 
     def alignment(self, source, source_lengths, before):
-        """Attention weights (B, T, S) under teacher forcing, or None for a model without attention."""
+        """Attention weights (B, T, S) of each step under teacher forcing, or None for a model without attention. Of a
+        mechanism with hops, those of the last hop."""
         if self.decoder.variant is None:
             return None
         with no_grad(), capture() as seen:
             self(source, source_lengths, before)
-        return np.concatenate([w.numpy() for w in seen["weights"]], 1)
+        weights = [w.numpy() for w in seen["weights"]]                                 # (B, T, S), or T times (B, 1, S)
+        return np.concatenate([w[:, -1] if w.ndim == 4 else w for w in weights], 1)
+
+    def word_weights(self, source, source_lengths, before, after, lag=0):
+        """Attention weights (B, T, S) by target word, or None: row t tells where the word after[:, t] came from.
+
+        lag = 0 takes them from the step that predicts the word; lag = 1 from the step after it, which reads the word
+        (`models/luong.py` says why). The end mark is read too then, in one more step, so that each word has its row.
+        """
+        if not lag:
+            return self.alignment(source, source_lengths, before)
+        weights = self.alignment(source, source_lengths, concat([before[:, :1], after], 1))
+        return None if weights is None else weights[:, 1:]
 
     @staticmethod
     def example(rng):
@@ -233,22 +251,22 @@ class Seq2Seq(nn.Module):
         return Seq2Seq(6, 6, 3, 2), (source, lengths, before)
 
 
-def _attention_shapes(variant, align, query, annotation):
-    """The shapes of a mechanism's parameters in this decoder. InputError if it asks for more than q, k, v and a mask."""
-    if not _serves(variant):
+def check_serves(variant, start=False):
+    """InputError if a mechanism asks for more than a decoder can give: q, k, v and a mask, and with `start` the place
+    of the query in its sentence."""
+    if not _serves(variant, start):
         raise InputError(f"attention {variant.name}: a decoder attends with q, k, v and a mask, one query at a time; "
                          f"{variant.name} takes {', '.join(variant.arguments)}. Expected one of "
-                         f"{', '.join(name for name, v in table().items() if _serves(v))}")
-    sizes = {"D": query} if query == annotation else {}
-    return variant.shapes(A=align, Q=query, K=annotation, E=annotation, **sizes)
+                         f"{', '.join(name for name, v in table().items() if _serves(v, start))}")
 
 
-def _serves(variant):
+def _serves(variant, start):
     """Does it take q, k, v, its parameters and a mask, and nothing else that a decoder would have to give?"""
     needed = {name for name, p in inspect.signature(variant.function).parameters.items()
               if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD and name not in variant.letters()}
     several = "M" in "".join(variant.letters().values())  # several contexts for a query
-    return needed == {"q", "k", "v"} and "mask" in variant.arguments and "start" not in variant.arguments and not several
+    placed = "start" in variant.arguments and not start
+    return needed == {"q", "k", "v"} and "mask" in variant.arguments and not placed and not several
 
 
 def _set(parameter, value):

@@ -1,4 +1,4 @@
-"""The translator: a recurrent encoder-decoder, with Bahdanau's attention or without, as one system to train and ask."""
+"""The translator: a recurrent encoder-decoder, with Bahdanau's or Luong's attention or without, to train and ask."""
 import time
 from dataclasses import asdict, dataclass, field
 
@@ -10,20 +10,32 @@ from ..errors import InputError
 from ..tasks import metrics
 from ..tasks.text import Vocabulary, batches
 from ..tasks.translate import load, parse_input, read_pairs
+from .luong import Luong
 from .search import beam_search
 from .seq2seq import Seq2Seq, pack
 
 BOS, EOS = Vocabulary.BOS, Vocabulary.EOS
 
 
-def option(default, help, choices=None):
-    return field(default=default, metadata={"help": help, "choices": choices})
+def option(default, help, choices=None, later=False):
+    """A field of `Options`. later: runs of before it existed can be loaded; they have its default."""
+    return field(default=default, metadata={"help": help, "choices": choices, "later": later})
 
 
 @dataclass(frozen=True)
 class Options:
     """What kind of model. Each field is an option of `tinyattn train translate`."""
-    attention: str = option("additive", "how the decoder looks at the source: none, additive, or FILE.py:NAME")
+    decoder: str = option("bahdanau", "which state asks: bahdanau, the one before the step; luong, the one after it",
+                          ["bahdanau", "luong"], later=True)
+    attention: str = option("additive", "how the decoder looks at the source: none, additive, luong_global, local_m, "
+                                        "local_p and others of `tinyattn list attention`, or FILE.py:NAME")
+    score: str = option("", "luong: how well a state fits a word, for a mechanism that leaves it open (luong_global, "
+                            "local_m, local_p, ...): dot, general, additive, location, ...; empty is its own",
+                       later=True)
+    input_feeding: bool = option(True, "luong: tell each step what the last one found; without it all steps of a "
+                                       "sentence are computed at once", later=True)
+    window: int = option(0, "luong: places looked at to each side by local_m and local_p; 0 is their own, 10",
+                         later=True)
     cell: str = option("gru", "the recurrent cell", ["rnn", "gru", "lstm"])
     hidden: int = option(64, "width of the states")
     embed: int = option(64, "width of the word vectors")
@@ -33,7 +45,7 @@ class Options:
     bidirectional: bool = option(True, "read the source both ways")
     reverse_source: bool = option(False, "read the source from its end, as Sutskever 2014")
     dropout: float = option(0.15, "probability of dropping a word vector's or read-out's element in training")
-    init: str = option("modern", "initial weights: modern, or as in the paper of Bahdanau et al.", ["modern", "paper"])
+    init: str = option("modern", "initial weights: modern, or as in the paper of the decoder", ["modern", "paper"])
     min_count: int = option(1, "words seen less often in training are <unk>")
     max_vocabulary: int = option(30000, "at most so many words a side")
     max_length: int = option(50, "longer sentences are left out")
@@ -70,8 +82,8 @@ class Translate:
     help = "an encoder-decoder that translates, and shows its alignment"
 
     def __init__(self, options, source_words, target_words):
-        if options.attention != "none" and not options.bidirectional:
-            raise InputError("translate: attention looks at both directions of the encoder; leave --bidirectional on")
+        if options.decoder == "bahdanau":
+            _check_bahdanau(options)
         for name in ("hidden", "embed", "min_count", "max_vocabulary", "max_length"):
             if getattr(options, name) < 1:
                 raise InputError(f"translate: expected {name} of at least 1, got {getattr(options, name)}")
@@ -80,8 +92,13 @@ class Translate:
         self.options, self.source_words, self.target_words = options, source_words, target_words
         self.corpus, self.notes = None, []
         keep = ("embed", "hidden", "cell", "attention", "context", "bidirectional", "dropout")
-        self.model = Seq2Seq(len(source_words), len(target_words), align=options.align or None, init_as=options.init,
-                             **{k: getattr(options, k) for k in keep})
+        more = {k: getattr(options, k) for k in keep}
+        kind = Seq2Seq
+        if options.decoder == "luong":
+            kind, own = Luong, ("score", "input_feeding", "window")
+            more |= {k: getattr(options, k) for k in own} | {"longest": options.max_length + 1}  # and the end mark
+        self.model = kind(len(source_words), len(target_words), align=options.align or None, init_as=options.init,
+                          **more)
 
     # -- making one --------------------------------------------------------------------------------------------------
     @classmethod
@@ -174,13 +191,13 @@ class Translate:
                 out[j] = self.target_words.decode(ids)
         return out
 
-    def weights(self, pairs):
-        """For each pair the attention (target words + end, source words + end), in the order of the words; or None."""
+    def weights(self, pairs, lag=0):
+        """For each pair the attention (target words + end, source words + end), in the order of the words; or None.
+        `lag` as in `Seq2Seq.word_weights`."""
         self.model.eval()
         found = [None] * len(pairs)
         for rows, batch in self._in_batches(pairs):
-            source, lengths, before, _ = self.tensors(batch)
-            alpha = self.model.alignment(source, lengths, before)
+            alpha = self.model.word_weights(*self.tensors(batch), lag)
             for j, p, a in zip(rows, batch, alpha if alpha is not None else [None] * len(batch), strict=True):
                 if a is not None:
                     a = a[:len(p.target) + 1, :len(p.source) + 1]
@@ -188,13 +205,15 @@ class Translate:
                     found[j] = a[:, [*range(n - 1, -1, -1), n]] if self.options.reverse_source else a
         return found
 
-    def links(self, pairs):
-        """Each target word's link to the source word that it looked at most, the end left out: sets of (source, target)."""
-        return [set() if a is None else {(int(row[:-1].argmax()), t) for t, row in enumerate(a[:-1])}
-                for a in self.weights(pairs)]
+    def links(self, pairs, lag=0):
+        """Each target word's link to the source word that it looked at most, the end left out: sets of
+        (source, target). A word that looked at no source word (a window may hold the end alone) has no link."""
+        return [set() if a is None else {(int(row[:-1].argmax()), t) for t, row in enumerate(a[:-1]) if row[:-1].any()}
+                for a in self.weights(pairs, lag)]
 
     def evaluate(self, split="test", beam=1, limit=None):
-        """BLEU, loss, BLEU by source length, and AER where gold links and attention exist, on one split."""
+        """BLEU, loss, BLEU by source length, and AER where gold links and attention exist, on one split. For Luong's
+        decoder `aer_next_step` too: the same with each word's links from the step that reads it (`models/luong.py`)."""
         pairs = list(self._split(split))[:limit]
         begun = time.perf_counter()
         hypotheses = self.translate([p.source for p in pairs], beam)
@@ -205,7 +224,9 @@ class Translate:
                   "by_length": [list(row) for row in table], "seconds": seconds}
         gold = [p for p in pairs if p.sure is not None]
         if gold and self.model.decoder.variant is not None:
-            result["aer"] = metrics.aer(self.links(gold), [p.sure for p in gold], [p.possible for p in gold])
+            sure, possible = [p.sure for p in gold], [p.possible for p in gold]
+            for name, lag in (("aer", 0), ("aer_next_step", 1))[:1 + (self.options.decoder == "luong")]:
+                result[name] = metrics.aer(self.links(gold, lag), sure, possible)
         return result
 
     def predict(self, text, beam=1):
@@ -238,8 +259,22 @@ class Translate:
         """One line: what it is and how large."""
         count = sum(p.size for p in self.model.parameters())
         o = asdict(self.options)
-        return (f"translate: {o['cell']}, attention {o['attention']}, hidden {o['hidden']}, {count:,} parameters, "
+        how = f"attention {o['attention']}"
+        if o["decoder"] == "luong":
+            score = f" ({self.model.decoder.score})" if self.model.decoder.score else ""
+            how = f"luong decoder, {how}{score}, input feeding {'on' if o['input_feeding'] else 'off'}"
+        return (f"translate: {o['cell']}, {how}, hidden {o['hidden']}, {count:,} parameters, "
                 f"{len(self.source_words):,} source and {len(self.target_words):,} target words")
+
+
+def _check_bahdanau(options):
+    """InputError for options that Bahdanau's decoder has not."""
+    if options.attention != "none" and not options.bidirectional:
+        raise InputError("translate: attention looks at both directions of the encoder; leave --bidirectional on")
+    for name, off in (("score", ""), ("input_feeding", True), ("window", 0)):
+        if getattr(options, name) != off:
+            raise InputError(f"translate: {name} {getattr(options, name)!r} is an option of --decoder luong; the "
+                             "decoder is bahdanau")
 
 
 @dataclass(frozen=True)
