@@ -374,7 +374,7 @@ FUSED_WITHOUT_A_KERNEL = {  # their readable twins run in their place
     "attention", "additive_scores", "additive_2d", "featurewise_attention", "attention_gru", "gru", "lstm", "rnn",
     "linear_chain", "eisner", "pagerank", "cross_entropy", "layer_norm", "prod"}
 NOT_COMPARED = {
-    "entmax15": "entmax15: has no kernel",   # a loop over sorted scores, with a rule for its gradient but no twin
+    "entmax15": "entmax15: has no kernel",   # a loop of Newton steps, with a rule for its gradient but no twin
     "sparsemax": "sparsemax: has no kernel",
     "pagerank": "solve: has no kernel"}      # its twin solves a linear system, on the CPU by LAPACK
 

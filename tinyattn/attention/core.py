@@ -114,7 +114,7 @@ class Variant:
         scores, prepare = self.part("scores"), self.part("prepare")
         if scores is None:
             return False
-        return {*_names(scores)[2:], *(_names(prepare)[1:] if prepare else ())} == set(self.params)
+        return {*_names(scores)[0][2:], *(_names(prepare)[0][1:] if prepare else ())} == set(self.params)
 
     @property
     def arguments(self):
@@ -222,7 +222,8 @@ def _from_file(path, function):
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # whatever a user's file raises is the user's to see, as one line
-        hint = "; outside the package write `from tinyattn.attention.core import ...`" if "relative import" in str(error) else ""
+        relative = "relative import" in str(error)
+        hint = "; outside the package write `from tinyattn.attention.core import ...`" if relative else ""
         raise InputError(f"attention: {path} cannot be run: {_said(error, path)}{hint}") from error
     found = {v.name: v for v in vars(module).values() if isinstance(v, Variant) and v.function.__module__ == key}
     if not found or (function and function not in found):
@@ -271,18 +272,6 @@ def example_of(entry, seed=0):
 # ---------------------------------------------------------------------------------------------------------------------
 # scores by name
 # ---------------------------------------------------------------------------------------------------------------------
-def score_function(score):
-    """a(q, k, **parameters) for the name of a score ("dot", "general", "my.py:mine"); a function is given back as it
-    is.
-
-    InputError if the name is that of a mechanism which is not a score function.
-    """
-    if callable(score) and not isinstance(score, Variant):
-        return score
-    entry = find(score)
-    return lambda q, k, **parameters: _asker(entry, k, parameters)(q)
-
-
 def scores_of(score, q, k, parameters):
     """e (B, T, S), the scores of queries q (B, T, Q) against keys k (B, S, K) under the score named `score`."""
     return asker(score, k, parameters)(q)
@@ -290,14 +279,14 @@ def scores_of(score, q, k, parameters):
 
 def asker(score, k, parameters):
     """The function from queries q (B, T, Q) to their scores (B, T, S) against these keys: what depends on the keys
-    alone is computed once, here, and not at every step of a decoder."""
+    alone is computed once, here, and not at every step of a decoder.
+
+    score: a name, FILE.py:NAME, or a function a(q, k, **parameters). InputError for a name that is no score function,
+    or for other parameters than its own.
+    """
     if callable(score) and not isinstance(score, Variant):
         return lambda q: score(q, k, **parameters)
-    return _asker(find(score), k, parameters)
-
-
-def _asker(entry, k, parameters):
-    scores, prepare = entry.part("scores"), entry.part("prepare")
+    entry = find(score)
     if not entry.is_score:
         known = ", ".join(n for n, v in table().items() if v.is_score)
         raise InputError(f"score: {entry.name} is no score function; expected one of {known}, or FILE.py:NAME with "
@@ -306,12 +295,13 @@ def _asker(entry, k, parameters):
         raise InputError(f"score {entry.name}: expected the parameters {', '.join(entry.params) or 'none'}, got "
                          f"{', '.join(parameters) or 'none'}")
     _tensors(entry, {"k": k, **parameters})
-    prepared = k if prepare is None else prepare(k, **_wanted(prepare, parameters))
-    wanted = _wanted(scores, parameters)
+    scores, prepare = entry.part("scores"), entry.part("prepare")
+    prepared = k if prepare is None else prepare(k, **wanted(prepare, parameters))
+    own = wanted(scores, parameters)
 
     def ask(q):
         _tensors(entry, {"q": q})
-        return scores(q, prepared, **wanted)
+        return scores(q, prepared, **own)
     return ask
 
 
@@ -321,15 +311,17 @@ def _tensors(entry, given):
             raise TypeError(f"score {entry.name}: expected a Tensor for {what}, got {type(x).__name__}")
 
 
-def _wanted(function, parameters):
-    """Those of the parameters that a function names."""
-    names = _names(function)
-    return {name: p for name, p in parameters.items() if name in names}
+def wanted(function, parameters):
+    """Those of the parameters that a function names; all of them if it takes `**more`."""
+    names, more = _names(function)
+    return dict(parameters) if more else {name: p for name, p in parameters.items() if name in names}
 
 
 @functools.cache
 def _names(function):
-    return tuple(inspect.signature(function).parameters)
+    """The names of a function's arguments, and whether it takes `**more`; kept, since a decoder asks at every step."""
+    arguments = inspect.signature(function).parameters
+    return tuple(arguments), any(p.kind is p.VAR_KEYWORD for p in arguments.values())
 
 
 # ---------------------------------------------------------------------------------------------------------------------

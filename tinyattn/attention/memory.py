@@ -7,6 +7,7 @@ r"""Memory attention: a loop of address, read and update; what one hop reads dec
     concat    [q; c]                             what figure 3 of Hu 2018 draws: the query grows by c at each hop
     rnn       tanh(W_ih c + W_hh q + b)          q is the state of a recurrent net, what was read its input
     gru       GRU(c, q), as PyTorch has it       DMN; see `dmn`
+    content+location    q stays; alpha becomes sharpen(shift(g softmax(e) + (1 - g) alpha_before))     NTM; see `ntm`
 
 Sukhbaatar et al. 2015, "End-to-end memory networks", and Kumar et al. 2016, "Ask me anything"; Hu 2018, section 3.4
 and figure 2.
@@ -15,7 +16,7 @@ Cost: T S scores and T S E multiplications a hop, and what a, phi_k and phi_v ta
 
 Survey: figure 2 leaves a, phi_k, phi_v and the update free, and so they are here. Eq. 29 adds what was read to the
 query, figure 3 draws the two side by side; both are here, by name. Its third way of updating, by content and
-location, is `ntm`.
+location, is named without a formula; it is that of the neural Turing machine, whose reading and writing are in `ntm`.
 
 With one hop, k = v and no maps this is basic attention. More hops need a phi_v, or an update, that turns what was found
 into what to look for: with k = v and the update "sum", what was read only makes the query more like the key that it had
@@ -33,14 +34,16 @@ from ..tensor import Tensor
 from . import mask as masks
 from .core import scores_of, show, variant
 from .normalise import softmax
+from .ntm import check_place, sharpened, shifted
 from .shapes import expect, one_of, whole
 
-UPDATES = ("sum", "concat", "rnn", "gru")
+LOCATION = "content+location"
+UPDATES = ("sum", "concat", "rnn", "gru", LOCATION)
 
 
 @variant("memory", params={"phi_k": "KK", "phi_v": "QE"}, paper="Sukhbaatar et al. 2015; Hu 2018 fig. 2, eq. 29",
          score="dot")
-def memory(q, k, v, phi_k=None, phi_v=None, score="dot", hops=1, update="sum", cell=None, mask=None,
+def memory(q, k, v, phi_k=None, phi_v=None, score="dot", hops=1, update="sum", cell=None, location=None, mask=None,
            return_weights=False, **a):
     """q (B, T, Q), k (B, S, K), v (B, S, E) to the last hop's c (B, T, width of phi_v(v)).
 
@@ -49,6 +52,8 @@ def memory(q, k, v, phi_k=None, phi_v=None, score="dot", hops=1, update="sum", c
     update          a name as above, or a function (q, c) -> the next q
     cell            for "rnn" and "gru": (w_ih, w_hh, b_ih, b_hh), of shapes (G Q, E), (G Q, Q), (G Q,), (G Q,),
                     where G is 1 or 3 (gates r, z, n) and E the width of phi_v(v)
+    location        for "content+location": (g, s, gamma), of shapes (B, T), (B, T, R), (B, T), as in `ntm`; without a mask,
+                    since a shift would carry weight to what is masked. The first hop goes by content alone
     return_weights  gives the weights of all hops too, (B, hops, T, S)
 
     InputError for another update, ValueError for hops below 1; ShapeError for shapes that do not fit.
@@ -58,13 +63,17 @@ def memory(q, k, v, phi_k=None, phi_v=None, score="dot", hops=1, update="sum", c
         one_of("memory", update=(update, UPDATES))
     expect("memory", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"))
     mask = masks.fit("memory", mask, *q.shape[:2], k.shape[1])
+    if (location is None) != (update != LOCATION) or (location is not None and mask is not None):
+        raise ValueError(f"memory: location = (g, s, gamma) goes with update {LOCATION!r} and no mask, got update {update!r}")
     scores, weights = [], []
     for hop in range(hops):
         with scope(f"hop{hop}"):
             scores.append(scores_of(score, q, _mapped("phi_k", phi_k, k, hop), a))  # (B, T, S)
             weights.append(softmax(scores[hop], mask))
+            if update == LOCATION and hop:
+                weights[hop] = _moved(weights[hop], weights[hop - 1], *location)
             c = weights[hop] @ _mapped("phi_v", phi_v, v, hop)             # (B, T, E)
-            if hop < hops - 1:
+            if hop < hops - 1 and update != LOCATION:
                 q = update(q, c) if callable(update) else _updated(update, q, c, cell)
     show(lambda: stack(scores, 1), mask, lambda: stack(weights, 1))        # (B, hops, T, S)
     return (c, stack(weights, 1)) if return_weights else c
@@ -79,6 +88,14 @@ def _mapped(name, phi, x, hop):
     if not (phi is None or isinstance(phi, Tensor) or callable(phi)):
         raise TypeError(f"memory: expected {name} to be None, a Tensor or a function, got {type(phi).__name__}")
     return x if phi is None else linear(x, phi) if isinstance(phi, Tensor) else phi(x)
+
+
+def _moved(content, before, g, s, gamma):
+    """The weights (B, T, S) by content and by the place of the hop before: interpolate, shift, sharpen."""
+    expect("memory", weights=(content, "BTS"), g=(g, "BT"), s=(s, "BTR"), gamma=(gamma, "BT"))
+    check_place("memory", g, s, gamma)
+    g = g.unsqueeze(-1)
+    return sharpened(shifted(g * content + (1 - g) * before, s), gamma)
 
 
 def _updated(update, q, c, cell):

@@ -87,11 +87,16 @@ def _check(m, k, beta, g, s, gamma, before, erase, add):
     if erase is not None:
         given.update(erase=(erase, "BTD"), add=(add, "BTD"))
     expect("ntm", **given)
+    check_place("ntm", g, s, gamma)
+
+
+def check_place(name, g, s, gamma):
+    """ValueError for an even number of shifts, g outside 0 .. 1, or gamma below 1."""
     if s.shape[-1] % 2 == 0:
-        raise ValueError(f"ntm: expected an odd number of shifts, the middle one to stay, got s {s.shape}")
+        raise ValueError(f"{name}: expected an odd number of shifts, the middle one to stay, got s {s.shape}")
     low, high, least = g.numpy().min(initial=0), g.numpy().max(initial=0), gamma.numpy().min(initial=1)
     if low < 0 or high > 1 or least < 1:
-        raise ValueError(f"ntm: expected g in 0 .. 1 and gamma of at least 1, got g in {low:g} .. {high:g} and gamma "
+        raise ValueError(f"{name}: expected g in 0 .. 1 and gamma of at least 1, got g in {low:g} .. {high:g} and gamma "
                          f"from {least:g}")
 
 

@@ -20,7 +20,7 @@ import math
 import numpy as np
 
 from ..autograd import scope
-from ..functional import linear, minimum, stack, where, zeros
+from ..functional import additive_scores, linear, minimum, stack, where, zeros
 from ..tensor import Tensor
 from .core import variant, weigh
 from .shapes import expect
@@ -54,13 +54,12 @@ def pointer_generator(q, k, x, logits, ids, w_q, w_k, b, v_a, w_c, w_h, w_s, w_x
 
 def attend(q, k, w_q, w_k, b, v_a, w_c=None, mask=None):
     """(context (B, T, K), alpha (B, T, S), coverage loss (B,)), step by step; w_c None: no coverage in the scores."""
-    keys, cov, contexts, weights, loss = linear(k, w_k, b), None, [], [], 0.0  # (B, S, A)
+    keys, asked = linear(k, w_k, b), linear(q, w_q)                        # (B, S, A), (B, T, A)
+    cov, contexts, weights, loss = None, [], [], 0.0
     for t in range(q.shape[1]):
         with scope(f"step {t}"):
-            inner = keys + linear(q[:, t], w_q).unsqueeze(1)               # (B, S, A)
-            if cov is not None and w_c is not None:
-                inner = inner + cov.unsqueeze(-1) * w_c
-            e = (inner.tanh() @ v_a).unsqueeze(1)                          # (B, 1, S)
+            inner = keys if cov is None or w_c is None else keys + cov.unsqueeze(-1) * w_c  # (B, S, A)
+            e = additive_scores(asked[:, t].unsqueeze(1), inner, v_a)      # (B, 1, S)
             context, alpha = weigh(e, k, mask, return_weights=True)
         contexts.append(context.squeeze(1))
         weights.append(alpha.squeeze(1))                                   # (B, S)

@@ -23,6 +23,7 @@ import numpy as np
 
 from .. import nn
 from ..attention import find, mask, table, weigh
+from ..attention.core import wanted
 from ..autograd import capture, no_grad, scope
 from ..errors import InputError
 from ..functional import concat, cross_entropy, stack
@@ -104,9 +105,7 @@ class Decoder(nn.Module):
 
     def _with_parameters(self, function, *args, **more):
         """Call a mechanism's function with the learned parameters that it names (all, if it passes them on)."""
-        names = inspect.signature(function).parameters
-        passes_on = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in names.values())
-        return function(*args, **{k: p for k, p in self.attention.items() if passes_on or k in names}, **more)
+        return function(*args, **wanted(function, self.attention), **more)
 
     def _make_attention(self, shapes):
         """The learned parameters of the mechanism, of shapes {name: shape}."""
