@@ -17,7 +17,7 @@ from tinyattn.functional import cross_entropy, embedding, stack  # noqa: E402
 from tinyattn.ops.gru import GRUScan  # noqa: E402
 from tinyattn.program import Instruction, Program, Value  # noqa: E402
 from tinyattn.tensor import Tensor  # noqa: E402
-from viz import Graph, bleu_by_length, curves, graph, heatmap, heatmaps, render  # noqa: E402
+from viz import Graph, curves, graph, heatmap, heatmaps, render, scores_by_group  # noqa: E402
 from viz.text import formula, literal, markup, printable  # noqa: E402
 
 SIGNS = {"svg": b"<svg", "pdf": b"%PDF-", "png": b"\x89PNG"}
@@ -571,8 +571,8 @@ def test_nothing_global_is_touched(plots):
     (lambda: heatmap(WEIGHTS, ROWS, COLUMNS, gold=[(0, 4)]), "(0, 4)"),
     (lambda: heatmap(WEIGHTS, ROWS, COLUMNS, path="absent/folder/map.png"), "cannot write"),
     (lambda: curves({"a": [{"step": 1}]}), "none"), (lambda: curves({"a": [{"loss": 1.0}]}), "'step'"),
-    (lambda: curves({}), "none"), (lambda: bleu_by_length({}), "at least one"),
-    (lambda: bleu_by_length({"a": [("<=10", 3, 5.0)], "b": [("<=9", 3, 5.0)]}), "<=9")])
+    (lambda: curves({}), "none"), (lambda: scores_by_group({}), "at least one"),
+    (lambda: scores_by_group({"a": [("<=10", 3, 5.0)], "b": [("<=9", 3, 5.0)]}), "<=9")])
 def test_clear_refusals_of_plots(wrong, says, plots):
     with pytest.raises(InputError) as error:
         wrong()
@@ -583,7 +583,7 @@ def test_without_matplotlib(monkeypatch):
     for name in ("matplotlib.figure", "matplotlib.backends.backend_agg"):
         monkeypatch.setitem(sys.modules, name, None)
     for draw in (lambda: heatmap(WEIGHTS, ROWS, COLUMNS), lambda: curves({"a": [{"step": 1, "loss": 2.0}]}),
-                 lambda: bleu_by_length({"a": [("all", 3, 5.0)]})):
+                 lambda: scores_by_group({"a": [("all", 3, 5.0)]})):
         with pytest.raises(InputError, match=r"pip install tinyattn\[plot\]"):
             draw()
 
@@ -614,10 +614,10 @@ def test_long_runs_get_a_running_mean(plots):
     assert mean.get_ydata()[0] == raw.get_ydata()[0]
 
 
-def test_bleu_by_length(plots, tmp_path):
+def test_scores_by_group(plots, tmp_path):
     models = {"attention": [("<=10", 40, 99.0), ("11-25", 30, 98.0), (">25", 10, 97.0)],
               "none": [("<=10", 40, 97.0), ("11-25", 30, 55.5), (">25", 10, None)]}
-    fig = bleu_by_length(models, tmp_path / "b.png")
+    fig = scores_by_group(models, tmp_path / "b.png")
     axes = fig.axes[0]
     assert [[round(p.get_height(), 1) for p in bars] for bars in axes.containers] == [[99, 98, 97], [97, 55.5, 0]]
     assert [t.get_text() for t in axes.get_xticklabels()] == ["≤ 10\nn = 40", "11-25\nn = 30", "> 25\nn = 10"]

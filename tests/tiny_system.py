@@ -5,6 +5,7 @@ import numpy as np
 
 from tinyattn import nn, random
 from tinyattn.autograd import no_grad
+from tinyattn.models.system import System
 from tinyattn.tensor import Tensor
 
 
@@ -38,13 +39,14 @@ class Model(nn.Module):
         return self.outer(self.drop(self.inner(x).tanh()))
 
 
-class Tiny:
+class Tiny(System):
     name, help = "tiny", "a regression"
     Options, Training = Options, Training
 
     def __init__(self, options=None, words=("a", "b"), seed=1):
         random.manual_seed(seed)
-        self.options, self.words, self.notes = options or Options(), list(words), []
+        super().__init__(options or Options())
+        self.words = list(words)
         self.model = Model(self.options)
         rng = np.random.default_rng(0)
         self.x = rng.normal(size=(23, 3)).astype(np.float32)

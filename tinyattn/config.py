@@ -93,6 +93,11 @@ class Config:
             raise InputError("config: expected data as a list of texts, options and digests as tables, names as texts")
         return cls(**{**given, "data": tuple(given["data"])}).checked()
 
+    def sources(self, system):
+        """What the class of a system wants to know to read the data: the arguments of its `prepare` and `attach`."""
+        links = {"links": self.links, "links_order": self.links_order} if system.takes_links else {}
+        return {"paths": self.data, "seed": self.seed, **links}
+
     def with_digests(self):
         """The settings with the digest of each data file."""
         paths = [*self.data, *([self.links] if self.links else [])]

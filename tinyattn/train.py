@@ -8,21 +8,7 @@ One step: loss, backward, clip, learning rate, update. Batches come by epochs; t
 (seed, e) alone, so a place in the training is two numbers, and with the weights, the optimiser's arrays and the state
 of the random numbers in the checkpoint a resumed run gives bit for bit what an uninterrupted one gives.
 
-What a system offers (see `models/translate.py`; a file of `models/` with `SYSTEM = ClassName`):
-
-    name, help                    texts
-    Options                       frozen dataclass: what kind of model; each field's metadata holds "help", "choices"
-    Training                      frozen dataclass: the defaults of the settings of `Config` that are its own
-    prepare(options, paths, links, links_order, seed)    class method: read data, make a fresh model
-    restore(options, extra)       class method: from what a checkpoint keeps, without data
-    attach(paths, links, links_order, seed)              read data for a restored system
-    extra()                       what the checkpoint keeps beside the weights: vocabularies and the like, as JSON
-    model                         a Module
-    epoch(rng, batch_size)        the list of batches of one epoch, shuffled by the NumPy Generator
-    loss(batch)                   (scalar Tensor, number of targets in it)
-    validation_loss()             float
-    evaluate(split, beam, limit)  dictionary of figures
-    predict(text, beam), example_graph(), describe(), notes
+What a system offers is described in `models/system.py`.
 """
 import json
 import math
@@ -187,6 +173,7 @@ class _Loop:
 
     def _open_epoch(self):
         order = np.random.default_rng([self.config.seed, self.epoch])
+        self.system.at_epoch(self.epoch)
         self.batches = self.system.epoch(order, self.config.batch_size)
         if not self.batches:
             raise InputError(f"{self.config.system}: the data give no batch to train on")
@@ -235,7 +222,7 @@ class _Loop:
             norm = optim.clip_grad_norm(self.parameters, c.clip or math.inf)
         except FloatingPointError as error:
             raise self._diverged(str(error), batch, before) from None
-        self.optimizer.lr = self.rate(h.step + 1, self.elapsed())
+        self.optimizer.lr = self.rate(h.step + 1, self.elapsed()) * self.system.rate_factor(self.epoch)
         self.optimizer.step()
         h.step, h.tokens, self.place = h.step + 1, h.tokens + tokens, self.place + 1
         h.losses.append((h.step, value))

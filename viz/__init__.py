@@ -6,12 +6,12 @@
     panels(seen, path="panels.svg")                         scores, mask, masked scores, weights of a `capture()`
     gallery("folder")                                       a page for every attention mechanism, and an index
     curves({"GRU": log}, path="curves.svg")                 training and validation loss by step
-    bleu_by_length({"GRU": rows}, path="length.svg")        translation quality by sentence length
+    scores_by_group({"GRU": rows}, path="length.svg")       quality by class of samples, such as BLEU by sentence length
 """
-from .curves import bleu_by_length, curves
+from .curves import curves, scores_by_group
 from .gallery import gallery
 from .graph import Graph, graph
 from .heatmap import heatmap, heatmaps
 from .panels import panels
 
-__all__ = ["Graph", "bleu_by_length", "curves", "gallery", "graph", "heatmap", "heatmaps", "panels"]
+__all__ = ["Graph", "curves", "gallery", "graph", "heatmap", "heatmaps", "panels", "scores_by_group"]

@@ -1,4 +1,4 @@
-"""Curves of training: loss by step, and translation quality by sentence length."""
+"""Curves of training: loss by step, and scores by class of test samples."""
 import math
 import re
 
@@ -73,28 +73,30 @@ def _smooth(points):
     return smooth
 
 
-def bleu_by_length(models, path=None, title=""):
-    """BLEU by length of the source sentence, a bar for each model. Returns the Figure.
+def scores_by_group(models, path=None, title="", of="", score="score"):
+    """A score for each class of samples, such as BLEU by sentence length: a bar for each model. Returns the Figure.
 
-    models  {label: [(bucket, n, bleu), ...]} as `tinyattn.tasks.metrics.bleu_by_length` gives it: the bucket's name,
-            its number of sentences, BLEU from 0 to 100 or None for an empty bucket
+    models  {label: [(class, n, score), ...]}: the class's name, its number of samples, the score from 0 to 100 or None
+            for an empty class
     path    also write the file, by its suffix: .svg, .pdf or .png
-    Raises InputError if there is nothing to draw or the models have different buckets.
+    of      what the classes are: "words in the source sentence"
+    score   what the score is: "BLEU"
+    Raises InputError if there is nothing to draw or the models have different classes.
     """
     if path is not None:
         kind_of(path)
-    buckets = {label: [str(bucket) for bucket, _, _ in rows] for label, rows in models.items()}
-    names = next(iter(buckets.values()), [])
+    classes = {label: [str(group) for group, _, _ in rows] for label, rows in models.items()}
+    names = next(iter(classes.values()), [])
     if not names:
-        raise InputError("bleu_by_length: expected at least one model with at least one bucket")
-    for label, found in buckets.items():
+        raise InputError("scores_by_group: expected at least one model with at least one group")
+    for label, found in classes.items():
         if found != names:
-            raise InputError(f"bleu_by_length: {label!r} has the buckets {', '.join(found)}; expected those of the "
+            raise InputError(f"scores_by_group: {label!r} has the classes {', '.join(found)}; expected those of the "
                              f"first model, {', '.join(names)}")
     fig = figure(max(5.5, (0.55 * len(models) + 0.5) * len(names) + 1.5), 4.8)
     axes = fig.add_subplot()
     for i, (label, rows) in enumerate(models.items()):
-        _bars(axes, i, len(models), printable(label), [bleu for _, _, bleu in rows])
+        _bars(axes, i, len(models), printable(label), [score for _, _, score in rows])
     counts = [sorted({rows[i][1] for rows in models.values()}) for i in range(len(names))]
     ticks = [re.sub("^([<>]=?) ?", r"\1 ", name).replace("<=", "≤") + f"\nn = {'/'.join(f'{n:,}' for n in count)}"
              for name, count in zip(names, counts, strict=True)]
@@ -102,8 +104,9 @@ def bleu_by_length(models, path=None, title=""):
     literally(axes.get_xticklabels())
     axes.set_ylim(0, 105)
     axes.set_yticks(range(0, 101, 20))
-    axes.set_xlabel("words in the source sentence", size=13)
-    axes.set_ylabel("BLEU", size=13)
+    axes.set_xlabel(printable(of, 100), size=13)
+    axes.set_ylabel(printable(score, 60), size=13)
+    literally([axes.xaxis.label, axes.yaxis.label])
     return _finish(fig, axes, title, path)
 
 

@@ -39,15 +39,21 @@ def _option(f, text, choices):
     return click.Option([flag], type=kind, default=f.default, show_default=show is not False, help=text)
 
 
-def data_options(command):
-    """--data, --links and --links-order."""
-    for option in (
-            click.option("--links-order", type=click.Choice(["source-target", "target-source"]), default=None,
-                         help="what the first number of a link counts [default: source-target]"),
-            click.option("--links", metavar="FILE", help="gold alignments of the data: i-j (sure), ipj (possible)"),
-            click.option("--data", metavar="PATH", multiple=True,
-                         help="a .tsv, .po or .mo file, or two aligned files (give --data twice)")):
-        command = option(command)
+def data_options(system=None):
+    """--data, and --links and --links-order for a system that takes them (None: for any)."""
+    options = [click.Option(["--data"], metavar="PATH", multiple=True,
+                            help=system.data_help if system else "your files, in a format that the run's system reads")]
+    if system is None or system.takes_links:
+        options += [
+            click.Option(["--links"], metavar="FILE", help="gold alignments of the data: i-j (sure), ipj (possible)"),
+            click.Option(["--links-order"], type=click.Choice(["source-target", "target-source"]), default=None,
+                         help="what the first number of a link counts [default: source-target]")]
+    return options
+
+
+def with_data(command):
+    """A command with the options of `data_options`."""
+    command.params += data_options()
     return command
 
 

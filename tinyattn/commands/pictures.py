@@ -10,14 +10,16 @@ def draw_all(folder, label, system, figures, others):
     """Draw what can be drawn into the folder of a run; return the names of the files.
 
     figures    what `system.evaluate` gave
-    others     {label: (folder, by_length rows)} of the runs to compare with
+    others     {label: (folder, figures)} of the runs to compare with
     A picture that cannot be drawn here (no matplotlib, say) costs one line on stderr.
     """
-    folder, drawn = Path(folder), []
-    for name, draw in (("curve.svg", lambda path: _curve(path, folder, label, others)),
-                       ("alignment.svg", lambda path: _alignment(path, system)),
-                       ("bleu-by-length.svg", lambda path: _by_length(path, label, figures, others)),
-                       ("graph.svg", lambda path: _graph(path, system))):
+    folder, drawn, groups = Path(folder), [], system.groups
+    wanted = [("curve.svg", lambda path: _curve(path, folder, label, others)),
+              ("alignment.svg" if system.name == "translate" else "attention.svg", lambda path: _looks(path, system)),
+              ("graph.svg", lambda path: _graph(path, system))]
+    if groups is not None and figures.get(groups.key):
+        wanted.insert(2, (groups.picture, lambda path: _groups(path, groups, label, figures, others)))
+    for name, draw in wanted:
         try:
             path = draw(folder / name)
         except InputError as error:
@@ -34,27 +36,25 @@ def _curve(path, folder, label, others):
     return path
 
 
-def _alignment(path, system):
-    maps = [map_of(p) for p in system.examples() if p.weights is not None] if hasattr(system, "examples") else []
+def _looks(path, system):
+    maps = maps_of(system.examples())
     if not maps:
         return None
     from viz import heatmaps
-    heatmaps(maps, path, title="attention: which source word (across) each target word (down) looked at")
+    heatmaps(maps, path, title="attention: where each row looked, across the columns")
     return path
 
 
-def map_of(prediction):
-    """(weights, rows, columns) of a Prediction for a heatmap; the last row and column are the end of the sentence."""
-    t, s = prediction.weights.shape
-    rows = [*prediction.target, *["</s>"] * (t - len(prediction.target))]
-    return prediction.weights, rows, [*prediction.source, *["</s>"] * (s - len(prediction.source))]
+def maps_of(predictions):
+    """What predictions looked at, as maps for `viz.heatmaps`."""
+    return [look.as_map() for prediction in predictions for look in prediction.looks]
 
 
-def _by_length(path, label, figures, others):
-    if not figures.get("by_length"):
-        return None
-    from viz import bleu_by_length
-    bleu_by_length({label: figures["by_length"], **{k: rows for k, (_, rows) in others.items() if rows}}, path)
+def _groups(path, groups, label, figures, others):
+    from viz import scores_by_group
+    rows = {k: them.get(groups.key) for k, (_, them) in others.items()}
+    scores_by_group({label: figures[groups.key], **{k: v for k, v in rows.items() if v}}, path, of=groups.of,
+                    score=groups.score)
     return path
 
 

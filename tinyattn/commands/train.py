@@ -47,16 +47,15 @@ def _command(cls):
             values["attention"] = absolute_mechanism(values["attention"])
         return _Training(cls, values, given(ctx)).run()
 
-    command = click.command(cls.name, help=f"Train {cls.help}.")(data_options(_more(run)))
-    data, more = command.params[:3], command.params[3:]
-    command.params = [*system_options(cls.Options), *data, *setting_options(cls.Training), *more]
+    command = click.command(cls.name, help=f"Train {cls.help}.")(_more(run))
+    command.params = [*system_options(cls.Options), *data_options(cls), *setting_options(cls.Training), *command.params]
     return command
 
 
 def _more(function):
     for option in (
             click.option("--json", "as_json", is_flag=True, help="print the test figures as JSON"),
-            click.option("--compare", metavar="RUN", multiple=True, help="another run to show in the pictures"),
+            click.option("--compare", metavar="RUN", multiple=True, help="another run to show beside this one"),
             click.option("--baseline/--no-baseline", default=False,
                          help="then train the same without attention for the same time, in RUN/baseline, and compare"),
             click.option("--stop-at", type=click.IntRange(1), help="stop after this step as if interrupted"),
@@ -108,12 +107,13 @@ class _Training:
         v, cls = self.values, self.cls
         folder = Path(v["run"]) if v["run"] else _new_name(cls.name, v.get("attention"))
         new_folder(folder, make=False)
-        order = v["links_order"] or "source-target"
         options = cls.Options(**{f.name: v[f.name] for f in fields(cls.Options)})
         settings = {f.name: v[f.name] for f in fields(cls.Training) if f.name in self.given}
-        config = Config.proposed(cls, options, data=tuple(map(os.path.abspath, v["data"])), links_order=order,
-                                 links=v["links"] and os.path.abspath(v["links"]), **settings)
-        system = cls.prepare(options, v["data"], v["links"], order, config.seed)
+        if cls.takes_links:
+            settings |= {"links_order": v["links_order"] or "source-target",
+                         "links": v["links"] and os.path.abspath(v["links"])}
+        config = Config.proposed(cls, options, data=tuple(map(os.path.abspath, v["data"])), **settings)
+        system = cls.prepare(options, **{**config.sources(cls), "paths": v["data"]})  # errors show the name as given
         return folder, self._placed(system), config.with_digests()
 
     def _resumed(self):
@@ -138,7 +138,7 @@ class _Training:
             note(f"the schedule {new.schedule!r} spans all of training: the learning rate follows the new length now")
         mechanism = v["attention"] if "attention" in self.given and ".py" in v["attention"] else None
         system, _ = checkpoint.restore(folder, mechanism)
-        system.attach(new.data, new.links, new.links_order, new.seed)
+        system.attach(**new.sources(self.cls))
         return folder, self._placed(system), new
 
     def _placed(self, system):
@@ -166,11 +166,11 @@ class _Training:
         if resume:
             config = Config.from_json(checkpoint.load(folder).config)
             system, _ = checkpoint.restore(folder)
-            system.attach(config.data, config.links, config.links_order, config.seed)
+            system.attach(**config.sources(cls))
         else:
             options = {**config.options, "attention": "none"}
             config = replace(config, options=options, steps=None, seconds=max(seconds, 1.0))
-            system = cls.prepare(cls.Options(**options), config.data, config.links, config.links_order, config.seed)
+            system = cls.prepare(cls.Options(**options), **config.sources(cls))
         note(f"baseline: {system.describe()}; {config.seconds:.0f} seconds")
         return system, self._train(self._placed(system), config, folder, resume, "baseline"), config
 
@@ -186,7 +186,7 @@ class _Training:
         twin = folder / "baseline"
         if (twin / "metrics.json").is_file():
             compared = {"baseline: " + _label_of(read_metrics(twin), folder): twin, **compared}
-        others = {label: (where, read_metrics(where)["test"].get("by_length")) for label, where in compared.items()}
+        others = {label: (where, read_metrics(where)["test"]) for label, where in compared.items()}
         drawn = draw_all(folder, _label_of(metrics, folder), system, metrics["test"], others)
         if self.values["as_json"]:
             out_json({"run": str(folder), **metrics, "pictures": drawn,
@@ -196,32 +196,42 @@ class _Training:
         best = f"best at step {metrics['best_step']:,}"
         out(f"training  {metrics['steps']:,} steps in {metrics['seconds']:.1f} s, {best} "
             f"(validation loss {metrics['validation_loss']:.4f})")
-        show_figures("test", metrics["test"], {label: rows for label, (_, rows) in others.items()})
+        show_figures(system, "test", metrics["test"], {label: figures for label, (_, figures) in others.items()})
         if drawn:
             out(f"pictures  {', '.join(drawn)}")
 
 
-def show_figures(title, figures, others=()):
-    """The figures of `evaluate` as a few lines, beside those of other runs: {label: by_length rows}."""
-    named = [f"{name.upper()} {figures[name]:.{digits}f}" for name, digits in (("bleu", 2), ("aer", 4))
-             if figures.get(name) is not None]
-    named.append(f"loss {figures['loss']:.4f}")
-    out(f"{title:8}  {figures['sentences']:,} sentences: {', '.join(named)}")
-    if figures.get("by_length"):
-        rows = [["words", "sentences", "BLEU", *others]]
-        for i, (label, count, score) in enumerate(figures["by_length"]):
-            beside = [rows_[i][2] if rows_ and i < len(rows_) else None for rows_ in dict(others).values()]
-            rows.append([label, f"{count:,}", *("-" if s is None else f"{s:.1f}" for s in (score, *beside))])
-        for line in columns(rows, indent=" " * 10):
-            out(line)
+def show_figures(system, title, figures, others=()):
+    """The figures of `evaluate` as a few lines, beside those of other runs: {label: figures}."""
+    others = dict(others)
+    out(f"{title:8}  {figures[system.counts]:,} {system.counts}: {_in_words(system, figures)}")
+    for label, theirs in others.items():
+        out(f"{'':8}  {label}: {_in_words(system, theirs)}")
+    groups = system.groups
+    if groups is None or not figures.get(groups.key):
+        return
+    rows = [[groups.of, system.counts, groups.score, *others]]
+    beside = [{row[0]: row[2] for row in theirs.get(groups.key) or ()} for theirs in others.values()]
+    for label, count, score in figures[groups.key]:
+        scores = score, *(them.get(label) for them in beside)
+        rows.append([label, f"{count:,}", *("-" if s is None else f"{s:.1f}" for s in scores)])
+    for line in columns(rows, indent=" " * 10):
+        out(line)
+
+
+def _in_words(system, figures):
+    return ", ".join(f"{figure.title} {figures[key]:.{figure.digits}f}" for key, figure in system.figures.items()
+                     if figures.get(key) is not None)
 
 
 def _write_metrics(folder, system, config, history):
     """Measure on the test sentences, and keep the figures in metrics.json."""
     from .. import checkpoint
-    metrics = {"system": config.system, "options": config.options, "steps": history.step,
+    metrics = {"system": config.system, "options": config.options, "seed": config.seed,
+               "parameters": system.model.number_of_parameters(), "steps": history.step,
                "seconds": round(history.seconds, 2), "best_step": history.best_step,
-               "validation_loss": history.best_loss, "test": system.evaluate("test")}
+               "validation_loss": history.best_loss,
+               **{split: system.evaluate(split) for split in ("test", *system.also_measured)}}
     checkpoint.write(Path(folder) / "metrics.json", json.dumps(metrics, indent=1) + "\n")
     return metrics
 

@@ -6,41 +6,52 @@ import click
 
 from ..errors import InputError
 from .console import note, out, out_json
-from .options import data_options, trust_option
+from .options import trust_option, with_data
 from .train import show_figures
 
 run_argument = click.argument("run", metavar="RUN")
 beam_option = click.option("--beam", type=click.IntRange(1), default=1, show_default=True,
-                           help="translations kept at each step; 1 takes the best word each time")
+                           help="of a translator: translations kept at each step; 1 takes the best word each time")
 
 
+@with_data
 @click.command("evaluate")
 @run_argument
-@data_options
 @click.option("--split", type=click.Choice(["test", "validation"]), default="test", show_default=True,
               help="which part of the run's own data; --data measures all of the given files")
 @beam_option
-@click.option("--limit", type=click.IntRange(1), help="only the first so many sentences")
+@click.option("--limit", type=click.IntRange(1), help="only the first so many samples")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @trust_option
 def evaluate_command(run, data, links, links_order, split, beam, limit, as_json, attention):
-    """Measure a trained run: loss, BLEU, BLEU by length, and the alignment error rate where gold links are known."""
+    """Measure a trained run on its test samples, or on your files: the figures of its system, and its loss."""
     from .. import checkpoint
     if links and not data:
         raise InputError("--links: alignments belong to files, which --data names")
     system, saved = checkpoint.restore(run, attention)
+    if (links or links_order) and not system.takes_links:
+        raise InputError(f"--links: {run} is a run of {system.name}, whose data have no alignments")
     if data:
-        system.attach_all(data, links, links_order or "source-target")
+        system.attach_all(data, **({"links": links, "links_order": links_order or "source-target"}
+                                   if system.takes_links else {}))
         split = "all"
     else:
         attach_own(system, saved)
     for line in system.notes:
         note(line)
-    figures = system.evaluate(split, beam=beam, limit=limit)
+    searched = _beam(system, beam)
+    figures = system.evaluate(split, limit=limit, **searched)
     if as_json:
-        out_json({"run": run, "split": split, "beam": beam, **figures})
+        out_json({"run": run, "split": split, **searched, **figures})
     else:
-        show_figures("data" if data else split, figures)
+        show_figures(system, "data" if data else split, figures)
+
+
+def _beam(system, beam):
+    """The beam as an argument, for a system that has one."""
+    if beam != 1 and not system.takes_beam:
+        raise InputError(f"--beam: {system.name} writes no sentences, so it has nothing to search")
+    return {"beam": beam} if system.takes_beam else {}
 
 
 def attach_own(system, saved):
@@ -50,40 +61,38 @@ def attach_own(system, saved):
     for path, digest in config.with_digests().digests.items():
         if config.digests.get(path) != digest:
             note(f"{path} has changed since the run was trained, so some test sentences may have been seen in training")
-    system.attach(config.data, config.links, config.links_order, config.seed)
+    system.attach(**config.sources(system))
 
 
 @click.command("predict")
 @run_argument
 @click.argument("text", nargs=-1)
 @beam_option
-@click.option("--json", "as_json", is_flag=True, help="one JSON object a line: source, target, weights")
+@click.option("--json", "as_json", is_flag=True, help="one JSON object a line: the answer and the weights")
 @trust_option
 def predict_command(run, text, beam, as_json, attention):
-    """Ask a trained run. TEXT is one sentence; without it, each line of stdin is one, and gives one line."""
+    """Ask a trained run. TEXT is one sample (a sentence, a document, a story with its question); without it, each line
+    of stdin is one, and gives one line."""
     import json
 
     from .. import checkpoint
     system, _ = checkpoint.restore(run, attention)
+    searched = _beam(system, beam)
     for sentence in [" ".join(text)] if text else lines_of_stdin():
         if not sentence.strip() and not text:
             out("")
             continue
-        found = system.predict(sentence, beam=beam)
-        if as_json:
-            weights = None if found.weights is None else [[round(float(w), 6) for w in row] for row in found.weights]
-            out(json.dumps({"source": found.source, "target": found.target, "weights": weights}))
-        else:
-            out(" ".join(found.target))
+        found = system.predict(sentence, **searched)
+        out(json.dumps(found.record) if as_json else found.line)
 
 
 def lines_of_stdin():
     """The lines of stdin as UTF-8, whatever the locale, each as soon as it is there."""
     stream = getattr(sys.stdin, "buffer", None)
     if sys.stdin is None or stream is None:
-        raise InputError("stdin: expected text, found it closed; give the sentence as an argument")
+        raise InputError("stdin: expected text, found it closed; give the text as an argument")
     if sys.stdin.isatty():
-        note("one sentence a line, Ctrl-D to end:")
+        note("one sample a line, Ctrl-D to end:")
     for number, line in enumerate(stream, 1):
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -98,21 +107,21 @@ def lines_of_stdin():
 @click.argument("text", nargs=-1)
 @click.option("-o", "--output", metavar="FILE", help="a .svg, .pdf or .png file [default: RUN/heatmap.svg]")
 @click.option("-n", "number", type=click.IntRange(1, 16), default=4, show_default=True,
-              help="without TEXT: so many test sentences")
+              help="without TEXT: so many test samples")
 @beam_option
 @trust_option
 def heatmap_command(run, text, output, number, beam, attention):
-    """Draw what a trained run looks at: for TEXT, or for a few of its test sentences."""
+    """Draw what a trained run looks at: for TEXT, or for a few of its test samples."""
     from .. import checkpoint
-    from .pictures import map_of
+    from .pictures import maps_of
     path = Path(output) if output else Path(run) / "heatmap.svg"
     system, saved = checkpoint.restore(run, attention)
     if text:
-        predictions = [system.predict(" ".join(text), beam=beam)]
+        predictions = [system.predict(" ".join(text), **_beam(system, beam))]
     else:
         attach_own(system, saved)
         predictions = system.examples(number)
-    maps = [map_of(p) for p in predictions if p.weights is not None]
+    maps = maps_of(predictions)
     if not maps:
         raise InputError(f"{run}: has no attention to draw (attention {saved.config['options'].get('attention')!r})")
     from viz import heatmaps

@@ -1,25 +1,21 @@
 """The translator: a recurrent encoder-decoder, with Bahdanau's or Luong's attention or without, to train and ask."""
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
 from .. import random
-from ..autograd import no_grad
 from ..errors import InputError
 from ..tasks import metrics
-from ..tasks.text import Vocabulary, batches
+from ..tasks.text import Vocabulary
 from ..tasks.translate import load, parse_input, read_pairs
 from .luong import Luong
 from .search import beam_search
 from .seq2seq import Seq2Seq, pack
+from .system import Figure, Groups, Look, System, option
+from .system import Training as Defaults
 
 BOS, EOS = Vocabulary.BOS, Vocabulary.EOS
-
-
-def option(default, help, choices=None, later=False):
-    """A field of `Options`. later: runs of before it existed can be loaded; they have its default."""
-    return field(default=default, metadata={"help": help, "choices": choices, "later": later})
 
 
 @dataclass(frozen=True)
@@ -52,18 +48,11 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Defaults):
     """How it is trained, unless said otherwise."""
     steps: int = 7000
     batch_size: int = 16
-    learning_rate: float = 3e-3
-    optimizer: str = "adam"
-    clip: float = 1.0
-    warmup: int = 0
-    schedule: str = "linear"
     validate_every: int = 500
-    seed: int = 1
-    seconds: float | None = None
 
 
 @dataclass
@@ -74,12 +63,36 @@ class Prediction:
     target: list
     weights: object = None
 
+    @property
+    def line(self):
+        return " ".join(self.target)
 
-class Translate:
-    """See the module docstring; the interface of a system is described in `train.py`."""
+    @property
+    def record(self):
+        weights = None if self.weights is None else [[round(float(w), 6) for w in row] for row in self.weights]
+        return {"source": self.source, "target": self.target, "weights": weights}
+
+    @property
+    def looks(self):
+        """One map: which source word each target word looked at; the last row and column are the end."""
+        if self.weights is None:
+            return []
+        t, s = self.weights.shape
+        rows = [*self.target, *["</s>"] * (t - len(self.target))]
+        return [Look(self.weights, rows, [*self.source, *["</s>"] * (s - len(self.source))])]
+
+
+class Translate(System):
+    """See the module docstring, and `system.py` for what a system is."""
     name = "translate"
-    Options, Training, Prediction = Options, Training, Prediction
+    Options, Training = Options, Training
     help = "an encoder-decoder that translates, and shows its alignment"
+    data_help = "a .tsv, .po or .mo file, or two aligned files (give --data twice)"
+    counts = "sentences"
+    figures = {"bleu": Figure("BLEU", 2), "aer": Figure("AER", 4, "lower"),
+               "aer_next_step": Figure("AER (next step)", 4, "lower"), "loss": Figure("loss", 4, "lower")}
+    groups = Groups("by_length", "words in the source sentence", "BLEU", "bleu-by-length.svg")
+    takes_links = takes_beam = True
 
     def __init__(self, options, source_words, target_words):
         if options.decoder == "bahdanau":
@@ -89,8 +102,8 @@ class Translate:
                 raise InputError(f"translate: expected {name} of at least 1, got {getattr(options, name)}")
         if not 0 <= options.dropout < 1:
             raise InputError(f"translate: expected a dropout between 0 and 1, got {options.dropout}")
-        self.options, self.source_words, self.target_words = options, source_words, target_words
-        self.corpus, self.notes = None, []
+        super().__init__(options)
+        self.source_words, self.target_words = source_words, target_words
         keep = ("embed", "hidden", "cell", "attention", "context", "bidirectional", "dropout")
         more = {k: getattr(options, k) for k in keep}
         kind = Seq2Seq
@@ -131,10 +144,8 @@ class Translate:
         return {"source": self.source_words.to_list(), "target": self.target_words.to_list()}
 
     # -- data --------------------------------------------------------------------------------------------------------
-    def epoch(self, rng, batch_size):
-        """The batches of one pass over the training pairs, sentences of like length together."""
-        return [[self.corpus.train[i] for i in batch] for batch in
-                batches([(len(p.target), len(p.source)) for p in self.corpus.train], batch_size, rng)]
+    def size(self, pair):
+        return len(pair.target), len(pair.source)
 
     def source_ids(self, words):
         ids = self.source_words.encode(words)
@@ -151,32 +162,6 @@ class Translate:
     def loss(self, batch):
         """The mean loss a target word of a batch of pairs, and how many target words there were."""
         return self.model.loss(*self.tensors(batch)), sum(len(p.target) + 1 for p in batch)
-
-    def _split(self, split):
-        if split == "all":
-            return self.whole
-        if self.corpus is None:
-            raise InputError("translate: this run has no data attached")
-        return getattr(self.corpus, split)
-
-    def _in_batches(self, pairs, size=64):
-        """Batches of pairs of like length, with their places."""
-        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i].source))
-        for i in range(0, len(order), size):
-            yield order[i:i + size], [pairs[j] for j in order[i:i + size]]
-
-    def mean_loss(self, pairs):
-        self.model.eval()
-        total = count = 0
-        with no_grad():
-            for _, batch in self._in_batches(pairs):
-                loss, n = self.loss(batch)
-                total, count = total + loss.item() * n, count + n
-        return total / max(count, 1)
-
-    def validation_loss(self):
-        """The mean loss a target word on the validation pairs."""
-        return self.mean_loss(self.corpus.validation)
 
     # -- using -------------------------------------------------------------------------------------------------------
     def translate(self, sentences, beam=1):
@@ -196,7 +181,7 @@ class Translate:
         `lag` as in `Seq2Seq.word_weights`."""
         self.model.eval()
         found = [None] * len(pairs)
-        for rows, batch in self._in_batches(pairs):
+        for rows, batch in self.in_batches(pairs):
             alpha = self.model.word_weights(*self.tensors(batch), lag)
             for j, p, a in zip(rows, batch, alpha if alpha is not None else [None] * len(batch), strict=True):
                 if a is not None:
@@ -214,7 +199,7 @@ class Translate:
     def evaluate(self, split="test", beam=1, limit=None):
         """BLEU, loss, BLEU by source length, and AER where gold links and attention exist, on one split. For Luong's
         decoder `aer_next_step` too: the same with each word's links from the step that reads it (`models/luong.py`)."""
-        pairs = list(self._split(split))[:limit]
+        pairs = list(self.split(split))[:limit]
         begun = time.perf_counter()
         hypotheses = self.translate([p.source for p in pairs], beam)
         seconds = time.perf_counter() - begun

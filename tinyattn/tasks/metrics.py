@@ -1,4 +1,4 @@
-"""How good is a translation, and how good is an alignment: corpus BLEU and alignment error rate.
+"""How good is a translation, an alignment, attention: BLEU, alignment error rate, agreement with gold attention.
 
 Sources: Papineni et al. 2002 (BLEU); Chen and Cherry 2014, method 3, as in sacreBLEU 2 (smoothing);
 Och and Ney 2003 (alignment error rate).
@@ -6,6 +6,8 @@ Och and Ney 2003 (alignment error rate).
 
 import math
 from collections import Counter
+
+import numpy as np
 
 ORDER = 4  # BLEU-4: runs of one to four words
 
@@ -88,3 +90,47 @@ def _ngrams(words, n):
 def _same_number(first, second):
     if len(first) != len(second):
         raise ValueError(f"expected as many items in both lists, got {len(first)} and {len(second)}")
+
+
+def gold_attention(weights, gold, blur=0.0):
+    """How near attention comes to gold attention vectors (Liu et al. 2017; Hu 2018 section 5.1): a dictionary of means.
+
+        gold vector   equal mass on the labelled places, blurred by a Gaussian of width `blur` if that is above 0, of sum 1
+        gold_mse      mean over samples of the sum of (weight - gold)^2
+        gold_kl       mean of the Kullback-Leibler divergence sum gold log(gold / weight), in nats; weights below 1e-9
+                      count as 1e-9, so that one zero does not make it infinite
+        gold_mass     mean of the weight on labelled places, from 0 to 1
+        gold_top      share of the samples whose largest weight lies on a labelled place
+
+    weights: one vector (S,) a sample. gold: its labelled places, whole numbers from 0. A sample without any is left out;
+    an empty dictionary where none is left. ValueError for a place outside its vector.
+    """
+    _same_number(weights, gold)
+    sums, count = dict.fromkeys(("gold_mse", "gold_kl", "gold_mass", "gold_top"), 0.0), 0
+    for w, places in zip(weights, gold):
+        w, places = np.asarray(w, np.float64), sorted(places)
+        if not places:
+            continue
+        if places[0] < 0 or places[-1] >= len(w):
+            raise ValueError(f"gold_attention: expected places from 0 to {len(w) - 1}, got {places}")
+        right = np.zeros(len(w))
+        right[places] = 1.0
+        if blur > 0:
+            apart = np.arange(len(w))[:, None] - np.asarray(places)
+            right = np.exp(-apart ** 2 / (2 * blur ** 2)).sum(1)
+        right /= right.sum()
+        some = right > 0
+        sums["gold_mse"] += ((w - right) ** 2).sum()
+        sums["gold_kl"] += (right[some] * np.log(right[some] / np.maximum(w[some], 1e-9))).sum()
+        sums["gold_mass"] += w[places].sum()
+        sums["gold_top"] += float(int(w.argmax()) in places)
+        count += 1
+    return {name: total / count for name, total in sums.items()} if count else {}
+
+
+def accuracy_by(kinds, right):
+    """[(kind, number of samples, accuracy in percent)] by kind, in order of their names; right: one bool a sample."""
+    _same_number(kinds, right)
+    return [(str(kind), sum(k == kind for k in kinds),
+             100 * sum(r for k, r in zip(kinds, right) if k == kind) / sum(k == kind for k in kinds))
+            for kind in sorted(set(kinds))]

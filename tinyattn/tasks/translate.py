@@ -12,7 +12,6 @@ Whatever is left out (empty, too long, fuzzy, repeated) is counted in `notes`; w
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,22 +19,13 @@ import numpy as np
 from tinyattn.errors import InputError
 from tinyattn.tasks import english_french
 from tinyattn.tasks.catalogue import read_mo, read_po
+from tinyattn.tasks.corpus import Corpus
 from tinyattn.tasks.text import Pair, read_lines, tokenize
 
 GENERATED = (18_000, 300, 500)  # train, validation and test pairs of the built-in task
 CAPS = (None, 500, 1_000)       # of a file: at most so many; validation and test are a twentieth of it each
 FEWEST = 10                     # pairs with different sources that a file must hold to be split
 ORDERS = ("source-target", "target-source")
-
-
-@dataclass
-class Corpus:
-    """Pairs for the three uses; no source sentence is in two of them. `notes`: lines on what was read and left out."""
-
-    train: list[Pair]
-    validation: list[Pair]
-    test: list[Pair]
-    notes: list[str] = field(default_factory=list)
 
 
 def load(paths=(), links=None, links_order="source-target", seed=0, lower=True, max_length=50, sizes=None):
