@@ -6,6 +6,7 @@
     panels(seen, path="panels.svg")                         scores, mask, masked scores, weights of a `capture()`
     gallery("folder")                                       a page for every attention mechanism, and an index
     curves({"GRU": log}, path="curves.svg")                 training and validation loss by step
+    reach(curves, path="forget.svg")                        how far back a state reaches, RNN against attention
     scores_by_group({"GRU": rows}, path="length.svg")       quality by class of samples, such as BLEU by sentence length
 """
 from .curves import curves, scores_by_group
@@ -13,5 +14,6 @@ from .gallery import gallery
 from .graph import Graph, graph
 from .heatmap import heatmap, heatmaps
 from .panels import panels
+from .reach import reach
 
-__all__ = ["Graph", "curves", "gallery", "graph", "heatmap", "heatmaps", "panels", "scores_by_group"]
+__all__ = ["Graph", "curves", "gallery", "graph", "heatmap", "heatmaps", "panels", "reach", "scores_by_group"]
