@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tinyattn.tasks.metrics import aer, bleu, bleu_by_length
+from tinyattn.tasks.metrics import aer, bleu, bleu_by_length, bleu_difference
 
 
 def random_corpus(rng, size, words, longest):
@@ -63,3 +63,23 @@ def test_aer():
     assert aer([], [], []) == 0.0
     with pytest.raises(ValueError, match="1 and 0"):
         aer([a], [], [a])
+
+
+def test_bleu_difference_by_paired_bootstrap():
+    rng = np.random.default_rng(5)
+    references = [[f"w{i}" for i in rng.integers(50, size=12)] for _ in range(150)]
+
+    def spoiled(share):
+        return [[w if rng.random() > share else "x" for w in r] for r in references]
+    better, worse, as_good = spoiled(0.1), spoiled(0.3), spoiled(0.1)
+    difference, low, high = bleu_difference(better, worse, references)
+    assert difference == pytest.approx(bleu(better, references) - bleu(worse, references))
+    assert 0 < low < difference < high
+    other = bleu_difference(worse, better, references)
+    assert other[0] == -difference and other[1] < other[2] < 0
+    even, low, high = bleu_difference(better, as_good, references)
+    assert low < 0 < high and low < even < high
+    assert bleu_difference(better, better, references) == (0, 0, 0) == bleu_difference([], [], [])
+    assert bleu_difference(better, worse, references) == bleu_difference(better, worse, references)
+    spread = [bleu_difference(better, worse, references, 300, seed)[1:] for seed in range(4)]
+    assert np.ptp(np.array(spread), 0).max() < 1.5  # the interval does not hang on the seed

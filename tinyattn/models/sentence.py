@@ -5,20 +5,23 @@ r"""Networks that classify a text by attention over its words, and a convolution
     DiSAN   feature-wise self-attention forward and backward, no recurrence; then one vector by source2token
     CNN     windows of 3, 4 and 5 words through one layer, and the maximum over all places
 
-Lin et al. 2017, "A structured self-attentive sentence embedding"; Du et al. 2018, "Multi-level structured self-attentions
-for distantly supervised relation extraction"; Shen et al. 2018, "DiSAN"; Kim 2014, "Convolutional neural networks for
-sentence classification". The mechanisms are `attention/structured_self.py`, `two_level.py`, `disan.py` and
-`source2token.py`.
+Lin et al. 2017, "A structured self-attentive sentence embedding"; Du et al. 2018, "Multi-level structured
+self-attentions for distantly supervised relation extraction"; Shen et al. 2018, "DiSAN"; Kim 2014, "Convolutional
+neural networks for sentence classification". The mechanisms are `attention/structured_self.py`, `two_level.py`,
+`disan.py` and `source2token.py`.
 
-All of them: word ids (B, N, T), N sentences of T words, 0 for padding behind the words, to logits (B, C). Lin, DiSAN and
-CNN read one row of words (N = 1); Du reads sentences. `penalty()` is what the last forward pass adds to the loss, or None.
-`looks(ids)` gives (title, weights) for pictures. `steps(n)` counts the steps that must wait for one another over n words,
-`path(n)` those that lie between the first and the last word: the survey's case for self-attention (Hu 2018 section 3.3).
+All of them: word ids (B, N, T), N sentences of T words, 0 for padding behind the words, to logits (B, C). Lin, DiSAN
+and CNN read one row of words (N = 1); Du reads sentences. `penalty()` is what the last forward pass adds to the loss,
+or None. `looks(ids)` gives (title, weights) for pictures. `steps(n)` counts the steps that must wait for one another
+over n words, `path(n)` those that lie between the first and the last word: the survey's case for self-attention (Hu
+2018 section 3.3); a document of n words is taken to have sqrt(n) sentences of sqrt(n) words.
 
-Differences from the papers: Lin's and Du's recurrent layers are of the width that is asked for (theirs is 300), Lin's hidden
-layer is as wide as the rows (theirs 2,000 and 3,000), word vectors are learned and not those of GloVe. Du's task is relation
-extraction from bags of sentences; here a bag is a document.
+Differences from the papers: Lin's and Du's recurrent layers are of the width that is asked for (theirs is 300), Lin's
+hidden layer is as wide as the rows (theirs 2,000 and 3,000), word vectors are learned and not those of GloVe. Du's
+task is relation extraction from bags of sentences; here a bag is a document.
 """
+import math
+
 import numpy as np
 
 from .. import nn
@@ -101,9 +104,7 @@ class Lin(Recurrent):
     def steps(n):
         return n
 
-    @staticmethod
-    def path(n):
-        return n
+    path = steps
 
     @staticmethod
     def example(rng):
@@ -147,11 +148,9 @@ class Du(Recurrent):
 
     @staticmethod
     def steps(n):
-        return n
+        return math.ceil(math.sqrt(n))
 
-    @staticmethod
-    def path(n):
-        return n
+    path = steps
 
     @staticmethod
     def example(rng):

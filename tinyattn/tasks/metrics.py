@@ -25,14 +25,26 @@ def bleu(hypotheses, references):
 
     hypotheses, references: lists of lists of words, of the same length (ValueError otherwise).
     """
+    return _bleu_of(_counts(hypotheses, references).sum(0))
+
+
+def _counts(hypotheses, references):
+    """What BLEU needs of each sentence: matches and n-grams of orders 1 to 4, words of hypothesis and reference."""
     _same_number(hypotheses, references)
-    matches, totals, h, r = [0] * ORDER, [0] * ORDER, 0, 0
-    for hypothesis, reference in zip(hypotheses, references):
-        h, r = h + len(hypothesis), r + len(reference)
+    counts = np.zeros((len(hypotheses), 2 * ORDER + 2), np.int64)
+    for row, hypothesis, reference in zip(counts, hypotheses, references):
+        row[-2:] = len(hypothesis), len(reference)
         for n in range(1, ORDER + 1):
             found, wanted = _ngrams(hypothesis, n), _ngrams(reference, n)
-            totals[n - 1] += max(0, len(hypothesis) - n + 1)
-            matches[n - 1] += sum(min(count, wanted[gram]) for gram, count in found.items() if gram in wanted)
+            row[n - 1] = sum(min(count, wanted[gram]) for gram, count in found.items() if gram in wanted)
+            row[ORDER + n - 1] = max(0, len(hypothesis) - n + 1)
+    return counts
+
+
+def _bleu_of(counts):
+    """BLEU from a corpus's sums of `_counts`."""
+    *both, h, r = counts.tolist()
+    matches, totals = both[:ORDER], both[ORDER:]
     if not any(matches) or not all(totals):
         return 0.0
     halved, log_precision = 1.0, 0.0
@@ -62,6 +74,23 @@ def bleu_by_length(hypotheses, references, lengths, edges=(10, 25)):
         rows.append((label if edges else "all", len(inside), score))
         low = high
     return rows
+
+
+def bleu_difference(first, second, references, resamples=1000, seed=0):
+    """How much higher BLEU is for the hypotheses `first` than for `second`, and the 95 % interval of that difference:
+    (difference, low, high).
+
+    Paired bootstrap (Koehn 2004): the test set is drawn anew from its own sentences, with replacement, `resamples`
+    times, the same sentences for both. An interval that does not hold 0 is called significant.
+    """
+    counts = _counts(first, references), _counts(second, references)
+    n, rng = len(references), np.random.default_rng(seed)
+    found = []
+    for _ in range(resamples if n else 0):
+        drawn = rng.integers(0, n, n)
+        found.append(_bleu_of(counts[0][drawn].sum(0)) - _bleu_of(counts[1][drawn].sum(0)))
+    low, high = np.percentile(found, [2.5, 97.5]) if found else (0.0, 0.0)
+    return _bleu_of(counts[0].sum(0)) - _bleu_of(counts[1].sum(0)), float(low), float(high)
 
 
 def aer(predicted, sure, possible):
