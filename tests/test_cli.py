@@ -554,3 +554,15 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(capsys, monkeypatch):
 def test_columns_are_aligned():
     assert console.columns([["a", "1,000"], ["bcd", "7"], ["e", "-"]]) == ["a    1,000", "bcd      7", "e    -"]
     assert health._cached(None) == 0 and console.columns([]) == []
+
+
+def test_evaluate_against_another_run(trained, capsys):
+    folder = str(trained[0])
+    assert main(["evaluate", folder, "--against", f"{folder}/baseline"]) == 0
+    out, _ = said(capsys)
+    assert "difference" in out and re.search(r"^all .* (significant|not separable)$", out, re.MULTILINE)
+    assert main(["evaluate", folder, "--against", folder, "--json"]) == 0
+    rows = json.loads(said(capsys)[0])["against"]
+    assert rows[-1][0] == "all" and rows[-1][2] == rows[-1][3] and rows[-1][4:] == [0, 0, 0]
+    assert main(["evaluate", folder, "--against", "nothing"]) == 2
+    assert "nothing" in said(capsys)[1]

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from ..errors import InputError
-from .console import note, out, out_json
+from .console import columns, note, out, out_json
 from .options import trust_option, with_data
 from .train import show_figures
 
@@ -21,9 +21,11 @@ beam_option = click.option("--beam", type=click.IntRange(1), default=1, show_def
               help="which part of the run's own data; --data measures all of the given files")
 @beam_option
 @click.option("--limit", type=click.IntRange(1), help="only the first so many samples")
+@click.option("--against", metavar="RUN",
+              help="of a translator: another one, on the same sentences; BLEU and its difference with a 95 % interval")
 @click.option("--json", "as_json", is_flag=True, help="print JSON")
 @trust_option
-def evaluate_command(run, data, links, links_order, split, beam, limit, as_json, attention):
+def evaluate_command(run, data, links, links_order, split, beam, limit, against, as_json, attention):
     """Measure a trained run on its test samples, or on your files: the figures of its system, and its loss."""
     from .. import checkpoint
     if links and not data:
@@ -40,11 +42,35 @@ def evaluate_command(run, data, links, links_order, split, beam, limit, as_json,
     for line in system.notes:
         note(line)
     searched = _beam(system, beam)
+    other = None if against is None else _other(system, against)
     figures = system.evaluate(split, limit=limit, **searched)
+    if other is not None:
+        figures["against"] = [list(row) for row in system.against(other, split, limit, **searched)]
     if as_json:
         out_json({"run": run, "split": split, **searched, **figures})
-    else:
-        show_figures(system, "data" if data else split, figures)
+        return
+    show_figures(system, "data" if data else split, figures)
+    if other is not None:
+        show_difference(against, figures["against"])
+
+
+def _other(system, run):
+    """The run to compare with: a translator as well."""
+    from .. import checkpoint
+    other, _ = checkpoint.restore(run)
+    if not hasattr(system, "against") or other.name != system.name:
+        raise InputError(f"--against: compares two runs of translate, got {system.name} and {other.name}")
+    return other
+
+
+def show_difference(run, rows):
+    """The rows of `against` as a table. An interval that does not hold 0 is called significant."""
+    lines = [["words", "sentences", "BLEU", str(run), "difference", "95 % interval", ""]]
+    for label, count, ours, theirs, difference, low, high in rows:
+        lines.append([label, f"{count:,}", f"{ours:.1f}", f"{theirs:.1f}", f"{difference:+.1f}",
+                      f"{low:+.1f} to {high:+.1f}", "not separable" if low <= 0 <= high else "significant"])
+    for line in columns(lines):
+        out(line)
 
 
 def _beam(system, beam):

@@ -64,14 +64,19 @@ def bleu_by_length(hypotheses, references, lengths, edges=(10, 25)):
     """
     _same_number(hypotheses, references)
     _same_number(hypotheses, lengths)
+    return [(label, len(inside),
+             bleu([hypotheses[i] for i in inside], [references[i] for i in inside]) if inside else None)
+            for label, inside in by_length(lengths, edges)]
+
+
+def by_length(lengths, edges=(10, 25)):
+    """[(label, places)]: which of the lengths are in each class. See `bleu_by_length`."""
     if list(edges) != sorted(set(edges)):
         raise ValueError(f"bleu_by_length: edges must rise, got {tuple(edges)}")
     rows, low = [], -math.inf
     for high in [*edges, math.inf]:
-        inside = [i for i, length in enumerate(lengths) if low < length <= high]
         label = f"<={high}" if low == -math.inf else f">{low}" if high == math.inf else f"{low + 1}-{high}"
-        score = bleu([hypotheses[i] for i in inside], [references[i] for i in inside]) if inside else None
-        rows.append((label if edges else "all", len(inside), score))
+        rows.append((label if edges else "all", [i for i, length in enumerate(lengths) if low < length <= high]))
         low = high
     return rows
 
