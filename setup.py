@@ -19,7 +19,10 @@ setup(
     extras_require={
         "plot": ["matplotlib>=3.8", "graphviz-pure>=0.2.2"],
         "cuda": ["nvidia-nvvm==13.0.*", "nvidia-cuda-runtime==13.0.*"],
-        "dev": ["pytest>=8", "ruff>=0.9", "hypothesis>=6.100", "sacrebleu>=2.4", "polib>=1.2"],
+        "cluster": ["distributed>=2024.8"],
+        "compare": ["scipy>=1.11"],
+        "dev": ["pytest>=8", "ruff>=0.9", "hypothesis>=6.100", "sacrebleu>=2.4", "polib>=1.2", "distributed>=2024.8",
+                "scipy>=1.11"],
         "peers": ["torch==2.13.0"],
     },
     entry_points={"console_scripts": ["tinyattn=tinyattn.cli:main"]},

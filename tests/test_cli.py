@@ -80,7 +80,7 @@ def test_training_leaves_a_run_with_figures_and_pictures(trained):
     assert twin["options"] == {**metrics["options"], "attention": "none"} and "aer" not in twin["test"]
     assert twin["seconds"] >= 1.0
     assert "BLEU" in out and "baseline: attention none" in out and "12 steps" in out
-    assert "step 12/12" in err and "validation" in err and "tokens/s" in err and "split by source" in err
+    assert "step 12/12" in err and "validation" in err and "targets/s" in err and "split by source" in err
     assert "\r" not in err and "\x1b" not in err
 
 
@@ -220,7 +220,7 @@ def example(rng):
 # ---------------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("arguments", "parts"),
-    [(["fly"], ["No such command 'fly'"]), (["train", "nothing"], ["expected one of translate, got 'nothing'"]),
+    [(["fly"], ["No such command 'fly'"]), (["train", "nothing"], ["translate, got 'nothing'"]),
      (["train", "translate", "--steps", "0"], ["steps", "at least 1"]),
      (["train", "translate", "--steps", "many"], ["--steps", "many"]),
      (["train", "translate", "--hidden", "-3"], ["hidden", "-3"]),
@@ -390,7 +390,7 @@ def test_a_bad_checkpoint_is_one_line(content, tmp_path, capsys):
 def test_list_names_what_there_is(capsys):
     assert main(["list", "--json"]) == 0
     found = {kind: [row["name"] for row in rows] for kind, rows in json.loads(said(capsys)[0]).items()}
-    assert "additive" in found["attention"] and found["systems"] == ["translate"] and "translate" in found["tasks"]
+    assert "additive" in found["attention"] and found["systems"] == ["aspects", "classify", "qa", "sense", "translate"] and "translate" in found["tasks"]
     assert {"softmax", "tanh", "embedding"} <= set(found["ops"]) and "nn.recurrent.GRU" in found["modules"]
     assert main(["list", "attention"]) == 0
     shown = said(capsys)[0]
@@ -539,7 +539,7 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(capsys, monkeypatch):
         report(p)
     report.close()
     assert said(capsys)[1] == ("training: step 1/4  loss 2.000\n"
-                               "training: step 2/4  loss 1.500  900 tokens/s  1:01 left  validation 1.2500 (best)\n")
+                               "training: step 2/4  loss 1.500  900 targets/s  1:01 left  validation 1.2500 (best)\n")
     monkeypatch.setattr(progress, "on_terminal", lambda: True)
     report = progress.Reporter("training")
     for p in steps:

@@ -19,6 +19,8 @@ FLOORS = [  # from the ground up; a name stands for a module or a package with a
     {"nn"},
     {"models", "tasks", "optim", "systems", "config", "checkpoint"},
     {"train", "workloads", "forgetting"},
+    {"tables", "workers"},
+    {"compare"},
     {"bench"},
     {"viz"},
     {"commands"},

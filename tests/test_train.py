@@ -402,3 +402,24 @@ def test_weights_do_not_depend_on_what_was_drawn_before(tmp_path):
     random.generator().normal(size=1000)
     train(b, Config.of(b))
     assert all(np.array_equal(x, b.model.state_dict()[name]) for name, x in a.model.state_dict().items())
+
+
+def test_digests_of_files_and_folders(tmp_path):
+    """A run notices on resume that a file of its data has changed, been renamed or added, in a folder too."""
+    folder = tmp_path / "data"
+    (folder / "a").mkdir(parents=True)
+    (folder / "a" / "x.txt").write_bytes(b"one")
+    config = Config.of(Tiny(), data=(str(folder),))
+
+    def digest():
+        return config.with_digests().digests[str(folder)]
+    first = digest()
+    assert digest() == first
+    (folder / "a" / "x.txt").write_bytes(b"two")
+    second = digest()
+    (folder / "a" / "x.txt").rename(folder / "a" / "y.txt")
+    third = digest()
+    (folder / "z").write_bytes(b"")
+    assert len({first, second, third, digest()}) == 4
+    with pytest.raises(InputError, match="missing: cannot be read"):
+        Config.of(Tiny(), data=(str(tmp_path / "missing"),)).with_digests()

@@ -17,9 +17,11 @@ from .commands.console import note, prepare_streams, release_streams
 
 COMMANDS = {  # name: (module of `commands/`, what it does)
     "train": ("train", "Train a system on the built-in task or on your files."),
+    "compare": ("compare", "Train a system with every attention and every seed, and compare them."),
     "evaluate": ("use", "Measure a trained run on its test sentences or on your files."),
     "predict": ("use", "Ask a trained run: text as arguments, or one line at a time on stdin."),
     "heatmap": ("use", "Draw what a trained run looks at while it predicts."),
+    "forget": ("forget", "Measure how much of an early input reaches a late state: RNN, GRU, LSTM, attention."),
     "graph": ("draw", "Draw a computation graph: of an op, a mechanism, a system or a run."),
     "gallery": ("draw", "Write a page for every attention mechanism: formula, weights, graphs."),
     "list": ("draw", "List the mechanisms, systems, tasks and ops that there are."),

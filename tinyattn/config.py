@@ -53,10 +53,12 @@ class Config:
     @classmethod
     def proposed(cls, system, options, **changes):
         """The same before there is a system: from its class and the options it will have."""
-        own = asdict(system.Training())
+        table = options if isinstance(options, dict) else asdict(options)
+        training = getattr(system, "training_for", lambda options: system.Training())
+        own = asdict(training(table))
         if "optimizer" in changes and changes["optimizer"] != own["optimizer"]:
             own["learning_rate"] = RATES.get(changes["optimizer"], own["learning_rate"])
-        return cls(**{"system": system.name, "options": options if isinstance(options, dict) else asdict(options), **own, **changes}).checked()
+        return cls(**{"system": system.name, "options": table, **own, **changes}).checked()
 
     def checked(self):
         """Itself, or InputError for a value that cannot be."""
@@ -105,10 +107,17 @@ class Config:
 
 
 def _digest(path):
+    """Of a file's bytes; of a folder, of the names and bytes of all files in it."""
+    path, digest = Path(path), hashlib.sha256()
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        if not path.is_dir():
+            digest.update(path.read_bytes())
+        for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else []:
+            digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0".encode())
+            digest.update(file.read_bytes())
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    return digest.hexdigest()
 
 
 def check_same(old, new, run):

@@ -8,7 +8,9 @@
     curves({"GRU": log}, path="curves.svg")                 training and validation loss by step
     reach(curves, path="forget.svg")                        how far back a state reaches, RNN against attention
     scores_by_group({"GRU": rows}, path="length.svg")       quality by class of samples, such as BLEU by sentence length
+    comparison(tables, path="comparison.svg")               what a grid of runs gave: every seed a dot, and the means
 """
+from .comparison import comparison
 from .curves import curves, scores_by_group
 from .gallery import gallery
 from .graph import Graph, graph
@@ -16,4 +18,5 @@ from .heatmap import heatmap, heatmaps
 from .panels import panels
 from .reach import reach
 
-__all__ = ["Graph", "curves", "gallery", "graph", "heatmap", "heatmaps", "panels", "reach", "scores_by_group"]
+__all__ = ["Graph", "comparison", "curves", "gallery", "graph", "heatmap", "heatmaps", "panels", "reach",
+           "scores_by_group"]

@@ -37,7 +37,7 @@ class Reporter:
     @staticmethod
     def _text(p):
         steps = f"step {p.step:,}" + (f"/{p.steps:,}" if p.steps else "")
-        pace = f"  {p.tokens_per_second:,.0f} tokens/s" if p.tokens_per_second else ""
+        pace = f"  {p.tokens_per_second:,.0f} targets/s" if p.tokens_per_second else ""
         return f"{steps}  loss {p.loss:.3f}{pace}" + ("" if p.left is None else f"  {duration(p.left)} left")
 
     @staticmethod

@@ -81,6 +81,7 @@ class _Training:
             raise InputError("--baseline: compares with the same model without attention, but this one has none")
 
     def run(self):
+        from ..workers import measure
         compared = {_label_of(read_metrics(other), other): other for other in self.values["compare"]}  # early: may fail
         folder, system, config = self._resumed() if self.values["resume"] else self._fresh()
         for line in system.notes:
@@ -95,8 +96,8 @@ class _Training:
             twin, twin_history, twin_config = self._baseline(config, folder, history.seconds)
             if twin_history.stopped == "interrupted":
                 return self._goes_on(twin_history, folder)
-            _write_metrics(folder / "baseline", twin, twin_config, twin_history)
-        metrics = _write_metrics(folder, system, config, history)
+            measure(folder / "baseline", twin, twin_config, twin_history)
+        metrics = measure(folder, system, config, history)
         self._show(folder, system, metrics, compared)
         return 0
 
@@ -222,18 +223,6 @@ def show_figures(system, title, figures, others=()):
 def _in_words(system, figures):
     return ", ".join(f"{figure.title} {figures[key]:.{figure.digits}f}" for key, figure in system.figures.items()
                      if figures.get(key) is not None)
-
-
-def _write_metrics(folder, system, config, history):
-    """Measure on the test sentences, and keep the figures in metrics.json."""
-    from .. import checkpoint
-    metrics = {"system": config.system, "options": config.options, "seed": config.seed,
-               "parameters": system.model.number_of_parameters(), "steps": history.step,
-               "seconds": round(history.seconds, 2), "best_step": history.best_step,
-               "validation_loss": history.best_loss,
-               **{split: system.evaluate(split) for split in ("test", *system.also_measured)}}
-    checkpoint.write(Path(folder) / "metrics.json", json.dumps(metrics, indent=1) + "\n")
-    return metrics
 
 
 def read_metrics(folder):
