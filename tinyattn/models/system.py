@@ -12,7 +12,8 @@ A subclass gives
     groups                      Groups, or None: a score for each class of test samples
     load(options, paths, seed)  class method: a Corpus, from its generator where there are no paths
     build(options, corpus)      class method: vocabularies and a model with fresh weights
-    restore(options, extra)     class method: the same from what a checkpoint keeps; `extra()` gives it, as JSON
+    restore(options, extra)     class method: the same from what a checkpoint keeps, options as a dictionary; `extra()`
+                                gives the rest, as JSON
     read(paths)                 (samples, notes): all of some files, to be evaluated
     size(sample)                (length, length): samples of like size make a batch
     loss(batch)                 (scalar Tensor: the mean over targets, number of targets)
