@@ -104,6 +104,10 @@ def test_a_system_hears_of_each_epoch_also_after_resuming(tmp_path):
 # every system
 # ---------------------------------------------------------------------------------------------------------------------
 SMALL = {  # options that make each small, and a text that it understands
+    "aspects": (["--hidden", "6", "--embed", "5"], "the battery life is great ."),
+    "classify": (["--hidden", "4", "--embed", "5", "--align", "3"], "Open a file. Read all of its lines."),
+    "qa": (["--hidden", "6"], "Sam walks into the kitchen. Sam picks up the apple. Where is the apple?"),
+    "sense": (["--width", "8"], "i sat on the *bank* of the river ."),
     "translate": (["--hidden", "6", "--embed", "5"], "the boy sees the house ."),
 }
 
@@ -142,6 +146,8 @@ def test_a_system_from_the_command_line(name, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.strip()
     assert main(["predict", "one", text, "--json"]) == 0
     assert isinstance(json.loads(capsys.readouterr().out), dict)
+    if cls.groups is not None:
+        assert cls.groups.picture in metrics["pictures"]
     assert main(["heatmap", "one", text, "-o", "look.png"]) == 0
     assert (tmp_path / "look.png").read_bytes().startswith(b"\x89PNG")
     assert main(["graph", "one", "-o", "graph.dot"]) == 0

@@ -28,12 +28,15 @@ linear start drops the softmax of the hops, not that of the answer. Without nois
 are hardly learnt.
 """
 import math
+from functools import lru_cache
 
 import numpy as np
 
 from ..autograd import scope
-from ..functional import concat, embedding, linear
+from ..functional import concat, linear
+from ..ops.bag import Bag
 from ..ops.broadcast import ShapeError
+from ..ops.index import check_range
 from ..tensor import Tensor
 from . import mask as masks
 from .core import show, variant
@@ -47,17 +50,21 @@ SHAPES = {"story": "(B, S, J)", "question": "(B, Jq)", "ages": "(B, S)"}
 @variant("memory", params={"tables": "LVD", "times": "LMD"}, paper="Sukhbaatar et al. 2015; Hu 2018 eq. 29",
          keys=("story",), empty=False)
 def memn2n(story, question, tables, times, h=None, ages=None, tying="adjacent", encoding="paper", hops=2, softmax=True,
-           nil=0, mask=None, return_weights=False):
+           nil=0, mask=None, return_weights=False, relu=False, slots=None):
     """u_{hops+1} (B, D), from which the answer is softmax(W u); with adjacent tying W is the last table.
 
     story, question   word ids (B, S, J) and (B, Jq), oldest sentence first, `nil` where there is no word
     tables, times     adjacent: (hops + 1, V, D) and (hops + 1, M, D), or lists of as many tables; layer-wise: tables
-                      A, C, B (3, V, D), times T_A, T_C (2, M, D). M is more than the greatest age.
+                      A, C, B (3, V, D), times T_A, T_C (2, M, D). M is more than the greatest age. Without times (None)
+                      the order of the sentences is not known.
     h                 H (D, D), the paper has it with layer-wise tying; None is the identity
     ages              (B, S): the row of `times` for each sentence, from `ages_of` (the default) or `noisy_ages`
     softmax           False: linear start, p_i = u^T m_i
     mask              (B, 1, S): None as published, where empty slots take weight too
     return_weights    gives the weights of all hops too, (B, hops, S)
+    relu              u <- relu(H u + o): the paper's larger model
+    slots             J of encoding="code", the slot of the time included: to be given where batches are padded to
+                      unlike lengths. None, or too few: as many as these sentences need
 
     InputError for another tying or encoding; ValueError for hops below 1; ShapeError for shapes that do not fit;
     IndexError for an id or age not in its table.
@@ -65,14 +72,17 @@ def memn2n(story, question, tables, times, h=None, ages=None, tying="adjacent", 
     story, question = _ids("story", story, 3), _ids("question", question, 2)
     _check(story, question, tables, times, tying, encoding, hops)
     mask = masks.fit("memn2n", mask, len(story), 1, story.shape[1])
-    ages = ages_of(story, nil) if ages is None else _ids("ages", ages, 2)
-    if ages.shape != story.shape[:2]:
+    timed = times is not None
+    ages = None if not timed else ages_of(story, nil) if ages is None else _ids("ages", ages, 2)
+    if timed and ages.shape != story.shape[:2]:
         raise ShapeError(f"memn2n: expected ages (B, S) = {story.shape[:2]}, got {ages.shape}")
     adjacent = tying == "adjacent"
-    width = 1 + max(story.shape[2], question.shape[1])                     # J of "code"
-    used = hops + 1 if adjacent else 2
-    memories = [_sentences(tables[i], story, nil, encoding, width, times[i], ages) for i in range(used)]  # (B, S, D)
-    u = _sentences(tables[0 if adjacent else 2], question[:, None], nil, encoding, width)  # (B, 1, D)
+    slots = max(slots or 0, timed + max(story.shape[2], question.shape[1]))
+    sentences = _sentences(story, tables[0], encoding, slots, nil, times[0] if timed else None, ages)
+    asked = _sentences(question[:, None], tables[0], encoding, slots, nil)
+    memories = [sentences(concat([tables[i], times[i]]) if timed else tables[i])
+                for i in range(hops + 1 if adjacent else 2)]               # (B, S, D) each
+    u = asked(tables[0 if adjacent else 2])                                # (B, 1, D)
 
     scores, weights = [], []
     for hop in range(hops):
@@ -81,6 +91,7 @@ def memn2n(story, question, tables, times, h=None, ages=None, tying="adjacent", 
             scores.append(u @ m.transpose())                               # (B, 1, S)
             weights.append((shares if softmax else as_they_are)(scores[hop], mask))
             u = (u if h is None else linear(u, h)) + weights[hop] @ c      # (B, 1, D)
+            u = u.relu() if relu else u
     show(lambda: concat(scores, 1), mask, lambda: concat(weights, 1))      # (B, hops, S)
     return (u.squeeze(1), concat(weights, 1)) if return_weights else u.squeeze(1)
 
@@ -90,29 +101,39 @@ def as_they_are(scores, mask=None):
     return scores if mask is None else scores.where(mask, 0.0)
 
 
-def _sentences(table, words, nil, encoding, width, times=None, ages=None):
-    """Each sentence as one vector: words (B, S, J) to (B, S, D). A word that is `nil` counts nothing, nor does the age
-    of a sentence without words."""
-    there = words != nil                                                   # (B, S, J)
-    vectors = embedding(table, words, nil).where(there[..., None], 0.0)    # (B, S, J, D)
-    if encoding == "bow":
-        x, last = vectors.sum(2), 1.0
-    else:
-        share, last = _weights_of_words(there, table.shape[1], encoding, width, table.dtype)
-        x = (vectors * share).sum(2)                                       # (B, S, D)
-    if times is None:
-        return x
-    return x + (embedding(times, ages) * last).where(there.any(-1, keepdims=True), 0.0)
+def _sentences(words, table, encoding, slots, nil, times=None, ages=None):
+    """A function from a table (V, D) to each sentence as one vector: words (B, S, J) to (B, S, D).
+
+    With times (M, D) the table must have their rows below its own: the time of a sentence is one more word of it, in a
+    last slot. A word that is `nil` counts nothing, nor does the age of a sentence without words.
+    """
+    check_range("memn2n: embedding", words, len(table), "id")
+    there, width, timed = words != nil, table.shape[1], times is not None  # (B, S, J)
+    share = kinds = None
+    if encoding == "paper":
+        lengths = (there * np.arange(1, words.shape[2] + 1)).max(-1)       # up to the last word
+        kinds = Tensor(np.maximum(lengths - 1, 0), device=table.device)
+    if encoding != "bow":
+        share = _weights_of_words(encoding, words.shape[2], slots, width, timed, table.dtype, table.device)
+    if timed:
+        check_range("memn2n: embedding", ages, len(times), "id")
+        time = np.where(there.any(-1), len(table) + ages, nil)             # (B, S)
+        words = np.concatenate([words, time[..., None]], -1)
+    words = Tensor(words, device=table.device)
+    return lambda rows: Bag(nil)(rows, words, share, kinds)
 
 
-def _weights_of_words(there, width, encoding, slots, dtype):
-    """l (..., J, D) for words that are `there` (B, S, J), and the weight of the time."""
+@lru_cache(64)
+def _weights_of_words(encoding, J, slots, width, timed, dtype, device):
+    """l (K, J, D), for sentences of 1, 2, ... J words ("paper") or for all (K = 1), with one more row for the time."""
     if encoding == "code":
-        share = position_encoding(slots, width, "code").astype(dtype)      # (slots, D)
-        return share[:there.shape[2]], share[-1]
-    lengths = there.shape[2] - np.argmax(there[..., ::-1], -1)             # up to the last word
-    every = [position_encoding(n, width, "paper", there.shape[2]) for n in range(1, there.shape[2] + 1)]
-    return np.array(every, dtype).reshape(-1, there.shape[2], width)[lengths - 1], 1.0
+        share = position_encoding(slots, width, "code")                    # (slots, D)
+        share = np.concatenate([share[:J], share[-1:]] if timed else [share[:J]])[None]
+    else:
+        share = np.ones((J, J + timed, width))
+        for n in range(J):
+            share[n, :J] = position_encoding(n + 1, width, "paper", J)
+    return Tensor(share, dtype=dtype, device=device)
 
 
 def position_encoding(length, width, form="paper", slots=None):
@@ -143,12 +164,12 @@ def noisy_ages(story, rng, most, rate=0.1, nil=0):
     """
     ages = ages_of(story, nil)
     there = (np.asarray(story) != nil).any(-1)
-    for b in range(len(ages)):
-        n = int(there[b].sum())
-        blanks = int(rng.integers(math.ceil(rate * n) + 1))
-        drawn = np.sort(rng.permutation(n + blanks)[:n])[::-1]             # n of n + blanks places, the oldest first
-        ages[b, there[b]] = np.minimum(drawn, most - 1)
-    return ages
+    n = there.sum(1, keepdims=True)                                        # (B, 1)
+    blanks = rng.integers(np.ceil(rate * n).astype(int) + 1)
+    at = np.arange((n + blanks).max(initial=1))                            # the places, (W,)
+    drawn = np.argsort(np.where(at < n + blanks, rng.random((len(n), len(at))), 2.0), 1)  # n + blanks places, shuffled
+    drawn = np.sort(np.where(at < n, drawn, len(at)), 1)                   # the first n of them, the newest first
+    return np.where(there, np.minimum(np.take_along_axis(drawn, ages, 1), most - 1), 0)
 
 
 def _ids(name, ids, ndim):
@@ -162,19 +183,25 @@ def _ids(name, ids, ndim):
 def _check(story, question, tables, times, tying, encoding, hops):
     one_of("memn2n", tying=(tying, TYINGS), encoding=(encoding, ENCODINGS))
     whole("memn2n", 1, hops=hops)
-    for what, given in (("tables", tables), ("times", times)):
-        several = isinstance(given, (list, tuple)) and all(isinstance(t, Tensor) for t in given)
-        if not isinstance(given, Tensor) and not several:
-            raise TypeError(f"memn2n: expected {what} to be a Tensor or a list of them, got {type(given).__name__}")
     want = (hops + 1, hops + 1) if tying == "adjacent" else (3, 2)
-    tables, times = (list(t) if not isinstance(t, Tensor) or t.ndim else [t] for t in (tables, times))
-    shapes = {tuple(t.shape) for t in tables}, {tuple(t.shape) for t in times}
-    fits = ((len(tables), len(times)) == want and len(shapes[0]) == len(shapes[1]) == 1 and len(story) == len(question)
-            and min(story.shape[2], question.shape[1]) > 0)
-    if not fits or tables[0].shape[1:] != times[0].shape[1:]:
+    found = [_shapes("tables", tables), *([] if times is None else [_shapes("times", times)])]
+    fits = all(len(shapes) == n and len(set(shapes)) == 1 and len(shapes[0]) == 2 for shapes, n in zip(found, want))
+    fits = fits and found[0][0][1] == found[-1][0][1] and len(story) == len(question)
+    if not fits or min(story.shape[2], question.shape[1]) == 0:
+        given = " and ".join(f"{len(shapes)} {what} {sorted(set(shapes))}"
+                             for what, shapes in zip(("tables", "times"), found))
         raise ShapeError(f"memn2n: expected story (B, S, J), question (B, Jq), {want[0]} tables (V, D) and {want[1]} "
                          f"times (M, D) for {hops} hops and {tying} tying, got {story.shape}, {question.shape}, "
-                         f"{len(tables)} tables {sorted(shapes[0])} and {len(times)} times {sorted(shapes[1])}")
+                         f"{given}")
+
+
+def _shapes(what, given):
+    """The shape of each table in one Tensor or a list of them."""
+    if isinstance(given, Tensor):
+        return [given.shape[1:]] * given.shape[0] if given.ndim else []
+    if not isinstance(given, (list, tuple)) or not all(isinstance(t, Tensor) for t in given):
+        raise TypeError(f"memn2n: expected {what} to be a Tensor or a list of them, got {type(given).__name__}")
+    return [t.shape for t in given]
 
 
 def reference(story, question, tables, times, hops, mask=None):
