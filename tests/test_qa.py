@@ -207,7 +207,7 @@ def test_the_first_hop_finds_the_drop_and_the_second_where_that_was():
     corpus = small_corpus((12_000, 600, 1200), "2", lambda story, support: any(
         verb in story[i] for i in support for verb in ("drops", "puts down", "leaves")))
     system = small(corpus, hops=2, hidden=20, linear_start=4)
-    train(system, Config.of(system, steps=1800, learning_rate=0.01, seed=1))
+    train(system, Config.of(system, steps=1800, seed=1))
     result, found = system.evaluate("test"), system.predict(STORY + "Where is the apple?")
     weights, _, columns, _, _ = found.looks[0].as_map()
     assert found.record["answer"] == "bedroom"

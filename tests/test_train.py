@@ -423,3 +423,26 @@ def test_digests_of_files_and_folders(tmp_path):
     assert len({first, second, third, digest()}) == 4
     with pytest.raises(InputError, match="missing: cannot be read"):
         Config.of(Tiny(), data=(str(tmp_path / "missing"),)).with_digests()
+
+
+def test_which_weights_are_kept(tmp_path):
+    """With a learning rate that grows wild the last weights are not the best ones."""
+    kept = {}
+    for keep in ("best", "last"):
+        system = Tiny()
+        config = Config.of(system, steps=24, learning_rate=0.5, schedule="constant", warmup=0, keep=keep)
+        history = train(system, config, tmp_path / keep)
+        kept[keep] = system.validation_loss()
+        assert history.best_step < 24
+        assert all(np.array_equal(checkpoint.load(tmp_path / keep).weights[name], value)
+                   for name, value in system.model.state_dict().items())
+    assert kept["best"] == pytest.approx(history.best_loss) and kept["last"] == pytest.approx(history.validation[-1][1])
+    assert kept["last"] > kept["best"]
+    with pytest.raises(InputError, match="keep: expected one of best, last, got 'first'"):
+        Config.of(Tiny(), keep="first")
+
+
+def test_runs_from_before_a_setting_existed_still_load():
+    given = Config.of(Tiny()).to_json()
+    del given["keep"]
+    assert Config.from_json(given).keep == "best"

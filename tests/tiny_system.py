@@ -27,6 +27,7 @@ class Training:
     validate_every: int = 3
     seed: int = 1
     seconds: float | None = None
+    keep: str = "best"
 
 
 class Model(nn.Module):

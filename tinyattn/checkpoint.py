@@ -44,8 +44,8 @@ class Checkpoint:
 
     @property
     def weights(self):
-        """The weights to use: the best ones, or the last before there was a validation."""
-        return self.best or self.model
+        """The weights to use: the best ones, or the last before there was a validation, or where the run keeps those."""
+        return self.model if self.config.get("keep") == "last" else self.best or self.model
 
 
 # ---------------------------------------------------------------------------------------------------------------------

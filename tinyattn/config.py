@@ -23,6 +23,7 @@ SCHEDULES = {  # factor of the learning rate, a function of the step, for `total
     "inverse-sqrt": lambda total, warmup: optim.inverse_sqrt(max(1, warmup)),
 }
 MAY_CHANGE = ("steps", "seconds")  # on resume: a run can be made longer
+LATER = {"keep": "best"}           # what runs of before these settings had in their place
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Config:
     schedule: str = "constant"
     validate_every: int = 200
     seed: int = 1
+    keep: str = "best"                   # weights of the lowest validation loss, or the "last"
 
     @classmethod
     def of(cls, system, **changes):
@@ -54,8 +56,7 @@ class Config:
     def proposed(cls, system, options, **changes):
         """The same before there is a system: from its class and the options it will have."""
         table = options if isinstance(options, dict) else asdict(options)
-        training = getattr(system, "training_for", lambda options: system.Training())
-        own = asdict(training(table))
+        own = asdict(system.training_for(table))
         if "optimizer" in changes and changes["optimizer"] != own["optimizer"]:
             own["learning_rate"] = RATES.get(changes["optimizer"], own["learning_rate"])
         return cls(**{"system": system.name, "options": table, **own, **changes}).checked()
@@ -74,7 +75,7 @@ class Config:
             if value is not None and not (isinstance(value, (int, float)) and least <= value < math.inf and positive):
                 bound = "of at least" if name == "clip" else "above"
                 raise InputError(f"{name}: expected a number {bound} 0, got {value!r}")
-        for name, table in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+        for name, table in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES), ("keep", ("best", "last"))):
             if getattr(self, name) not in table:
                 raise InputError(f"{name}: expected one of {', '.join(table)}, got {getattr(self, name)!r}")
         return self
@@ -85,7 +86,7 @@ class Config:
     @classmethod
     def from_json(cls, given):
         """InputError if `given` is not what `to_json` gave."""
-        names = [f.name for f in fields(cls)]
+        names, given = [f.name for f in fields(cls)], {**LATER, **given}
         if set(given) != set(names):
             raise InputError(f"config: expected the keys {', '.join(names)}, got {', '.join(given)}")
         texts = [given["system"], given["links_order"], given["optimizer"], given["schedule"], given["links"] or ""]

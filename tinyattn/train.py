@@ -92,7 +92,8 @@ def train(system, config, run=None, resume=False, report=None, stop_at=None, say
     report    called with a Progress after each step
     stop_at   stop after this step as if interrupted, for going on later
     say       called with a line for the user when Ctrl-C is pressed
-    At the end `system.model` has the weights of the lowest validation loss. FloatingPointError, naming the step and the
+    At the end `system.model` has the weights of the lowest validation loss, or the last ones if `config.keep` says so.
+    FloatingPointError, naming the step and the
     first op that made it, for a loss or gradient that is nan or inf; the checkpoint of before is kept.
     """
     loop = _Loop(system, config.checked(), None if run is None else Path(run))
@@ -200,7 +201,8 @@ class _Loop:
             if not h.validation or h.validation[-1][0] != h.step:
                 self.validate()
             self.save()
-            self.system.model.load_state_dict(self.best)
+            if c.keep == "best":
+                self.system.model.load_state_dict(self.best)
         else:
             self.save()
 

@@ -16,6 +16,7 @@ SETTINGS = {  # the settings of `Config` that `tinyattn train` shows: help texts
     "schedule": "how the learning rate falls: constant, cosine, halving or inverse-sqrt",
     "validate_every": "steps between two looks at the validation loss, and between two checkpoints",
     "seed": "seed of all random numbers",
+    "keep": "weights to keep: best, those of the lowest validation loss, or last",
 }
 MECHANISM_FILE = re.compile(r"(.+\.py)(:\w+)?")
 

@@ -148,6 +148,7 @@ class MemoryNetwork(nn.Module):
         start = self.options.linear_start
         return 0.5 if epoch < start else 0.5 ** ((epoch - start) // HALVED_EVERY)
 
+    @staticmethod
     def example(rng):
         """Two stories of 3 and 2 sentences, the longest of 3 words; 2 hops, 4 answers of which one is no word."""
         story = np.array([[[1, 2, 3], [4, 5, 0], [1, 5, 6]], [[3, 2, 1], [6, 4, 0], [0, 0, 0]]])

@@ -6,7 +6,8 @@ A subclass gives
     name, help, data_help       texts: of the command, of `--data`
     Options                     frozen dataclass: what kind of model; each field made by `option`. The field `attention`
                                 names the mechanism, "none" is the baseline without one
-    Training                    frozen dataclass: the settings of `config.Config` that it proposes
+    Training                    frozen dataclass: the settings of `config.Config` that it proposes; `training_for`
+                                may propose others for some options
     counts                      what a sample is called: "sentences"
     figures                     {key of what `evaluate` gives: Figure}, the first one is what systems are compared by
     groups                      Groups, or None: a score for each class of test samples
@@ -54,6 +55,7 @@ class Training:
     validate_every: int = 200
     seed: int = 1
     seconds: float | None = None
+    keep: str = "best"
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,11 @@ class System:
 
     def __init__(self, options):
         self.options, self.corpus, self.whole, self.notes = options, None, None, []
+
+    @classmethod
+    def training_for(cls, options):
+        """The Training that suits these options (a dictionary)."""
+        return cls.Training()
 
     # -- making one --------------------------------------------------------------------------------------------------
     @classmethod
