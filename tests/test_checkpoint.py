@@ -165,8 +165,8 @@ def test_restore_gives_the_system_with_its_best_weights(tmp_path):
 
 
 @pytest.mark.parametrize(("config", "extra", "reason"), [
-    ({"system": "nothing"}, {}, "expected one of translate, got 'nothing'"),
-    ({"system": "../../x"}, {}, "expected one of translate"),
+    ({"system": "nothing"}, {}, "translate, got 'nothing'"),
+    ({"system": "../../x"}, {}, "sense, translate"),
     ({"system": 5}, {}, "expected a system and its options"),
     ({"options": None}, {}, "expected a system and its options"),
     ({"options": {**OPTIONS, "hidden": "4"}}, {}, "hidden: expected int, found '4'"),

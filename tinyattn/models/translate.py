@@ -1,11 +1,13 @@
-"""The translator: a recurrent encoder-decoder, with Bahdanau's or Luong's attention or without, to train and ask."""
+"""The translator: recurrent with Bahdanau's or Luong's attention or without, or a Transformer, to train and ask."""
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 
 from .. import random
 from ..errors import InputError
+from ..functional import cross_entropy
 from ..tasks import metrics
 from ..tasks.text import Vocabulary
 from ..tasks.translate import load, parse_input, read_pairs
@@ -14,17 +16,25 @@ from .search import beam_search
 from .seq2seq import Seq2Seq, pack
 from .system import Figure, Groups, Look, System, option
 from .system import Training as Defaults
+from .transformer import Transformer
 
 BOS, EOS = Vocabulary.BOS, Vocabulary.EOS
+OWN = {"bahdanau": "additive", "luong": "additive", "transformer": "multi_head"}  # the attention of each decoder
+OF = {  # options that not all decoders have
+    **dict.fromkeys(("score", "input_feeding", "window"), ("luong",)),
+    **dict.fromkeys(("layers", "heads", "feed_forward", "norm", "tie"), ("transformer",)),
+    **dict.fromkeys(("cell", "embed", "align", "context", "bidirectional", "reverse_source", "init"),
+                    ("bahdanau", "luong"))}
 
 
 @dataclass(frozen=True)
 class Options:
     """What kind of model. Each field is an option of `tinyattn train translate`."""
-    decoder: str = option("bahdanau", "which state asks: bahdanau, the one before the step; luong, the one after it",
-                          ["bahdanau", "luong"], later=True)
-    attention: str = option("additive", "how the decoder looks at the source: none, additive, luong_global, local_m, "
-                                        "local_p and others of `tinyattn list attention`, or FILE.py:NAME")
+    decoder: str = option("bahdanau", "which state asks: bahdanau, the one before the step; luong, the one after it; "
+                                      "transformer: no recurrence, all words at once", [*OWN], later=True)
+    attention: str = option("", "how the decoder looks at the source: none, additive, luong_global, local_m, local_p "
+                                "and others of `tinyattn list attention`, or FILE.py:NAME; transformer: multi_head or "
+                                "none; empty is additive, or multi_head")
     score: str = option("", "luong: how well a state fits a word, for a mechanism that leaves it open (luong_global, "
                             "local_m, local_p, ...): dot, general, additive, location, ...; empty is its own",
                        later=True)
@@ -32,6 +42,15 @@ class Options:
                                        "sentence are computed at once", later=True)
     window: int = option(0, "luong: places looked at to each side by local_m and local_p; 0 is their own, 10",
                          later=True)
+    layers: int = option(2, "transformer: layers of the encoder, and of the decoder", later=True)
+    heads: int = option(4, "transformer: heads of each attention, a divisor of hidden", later=True)
+    feed_forward: int = option(0, "transformer: width between the two matrices of a layer; 0 is 4 times hidden",
+                               later=True)
+    norm: str = option("post", "transformer: normalise after each sum, as in the paper (post), or before each part "
+                               "(pre)", ["post", "pre"], later=True)
+    tie: bool = option(False, "transformer: one matrix is the table of target words and the last layer", later=True)
+    label_smoothing: float = option(-1.0, "share of each target that is spread over all words in training; -1 is 0.1 "
+                                          "for the transformer, else 0", later=True)
     cell: str = option("gru", "the recurrent cell", ["rnn", "gru", "lstm"])
     hidden: int = option(64, "width of the states")
     embed: int = option(64, "width of the word vectors")
@@ -40,11 +59,17 @@ class Options:
                                    "(Sutskever 2014)", ["every", "start"])
     bidirectional: bool = option(True, "read the source both ways")
     reverse_source: bool = option(False, "read the source from its end, as Sutskever 2014")
-    dropout: float = option(0.15, "probability of dropping a word vector's or read-out's element in training")
+    dropout: float = option(-1.0, "probability of dropping a word vector's or read-out's element in training, and for "
+                                  "the transformer what its paper drops; -1 is 0.05 for the transformer, else 0.15")
     init: str = option("modern", "initial weights: modern, or as in the paper of the decoder", ["modern", "paper"])
     min_count: int = option(1, "words seen less often in training are <unk>")
     max_vocabulary: int = option(30000, "at most so many words a side")
     max_length: int = option(50, "longer sentences are left out")
+
+    def __post_init__(self):
+        object.__setattr__(self, "attention", self.attention or OWN.get(self.decoder, ""))
+        if self.dropout == -1:
+            object.__setattr__(self, "dropout", 0.05 if self.decoder == "transformer" else 0.15)
 
 
 @dataclass(frozen=True)
@@ -55,13 +80,18 @@ class Training(Defaults):
     validate_every: int = 500
 
 
+TRAINING = {"transformer": Training(steps=10_000, learning_rate=2e-3, warmup=400)}  # other decoders: Training()
+
+
 @dataclass
 class Prediction:
-    """One translation. weights[t, s] is how much target word t (the last row: the end) looked at source word s (the last
-    column: the end), or None without attention."""
+    """One translation. weights[t, s] is how much target word t (the last row: the end) looked at source word s (the
+    last column: the end), or None without attention. heads (layers, heads, t, s): of a Transformer, what it is the mean
+    of."""
     source: list
     target: list
     weights: object = None
+    heads: tuple = ()
 
     @property
     def line(self):
@@ -74,12 +104,15 @@ class Prediction:
 
     @property
     def looks(self):
-        """One map: which source word each target word looked at; the last row and column are the end."""
+        """One map: which source word each target word looked at; the last row and column are the end. Then one for each
+        head."""
         if self.weights is None:
             return []
         t, s = self.weights.shape
-        rows = [*self.target, *["</s>"] * (t - len(self.target))]
-        return [Look(self.weights, rows, [*self.source, *["</s>"] * (s - len(self.source))])]
+        names = [*self.target, *["</s>"] * (t - len(self.target))], [*self.source, *["</s>"] * (s - len(self.source))]
+        heads = [Look(w, *names, f"layer {i}, head {j}") for i, layer in enumerate(self.heads)
+                 for j, w in enumerate(layer)]
+        return [Look(self.weights, *names, f"mean of {len(heads)} heads" if heads else ""), *heads]
 
 
 class Translate(System):
@@ -95,8 +128,7 @@ class Translate(System):
     takes_links = takes_beam = True
 
     def __init__(self, options, source_words, target_words):
-        if options.decoder == "bahdanau":
-            _check_bahdanau(options)
+        _check_decoder(options)
         for name in ("hidden", "embed", "min_count", "max_vocabulary", "max_length"):
             if getattr(options, name) < 1:
                 raise InputError(f"translate: expected {name} of at least 1, got {getattr(options, name)}")
@@ -104,14 +136,29 @@ class Translate(System):
             raise InputError(f"translate: expected a dropout between 0 and 1, got {options.dropout}")
         super().__init__(options)
         self.source_words, self.target_words = source_words, target_words
-        keep = ("embed", "hidden", "cell", "attention", "context", "bidirectional", "dropout")
-        more = {k: getattr(options, k) for k in keep}
-        kind = Seq2Seq
-        if options.decoder == "luong":
-            kind, own = Luong, ("score", "input_feeding", "window")
-            more |= {k: getattr(options, k) for k in own} | {"longest": options.max_length + 1}  # and the end mark
-        self.model = kind(len(source_words), len(target_words), align=options.align or None, init_as=options.init,
-                          **more)
+        self.label_smoothing = options.label_smoothing
+        if self.label_smoothing == -1:
+            self.label_smoothing = 0.1 if options.decoder == "transformer" else 0.0
+        self.model = self._network(options)(len(source_words), len(target_words))
+
+    @staticmethod
+    def _network(options):
+        """The function from the sizes of the vocabularies to a network with fresh weights."""
+        o = asdict(options)
+        if options.decoder == "transformer":
+            own = {k: o[k] for k in ("layers", "heads", "norm", "dropout", "attention", "tie")}
+            return partial(Transformer, width=o["hidden"], feed_forward=o["feed_forward"] or 4 * o["hidden"], **own)
+        more = {k: o[k] for k in ("embed", "hidden", "cell", "attention", "context", "bidirectional", "dropout")}
+        more |= {"align": o["align"] or None, "init_as": o["init"]}
+        if options.decoder == "bahdanau":
+            return partial(Seq2Seq, **more)
+        more |= {k: o[k] for k in ("score", "input_feeding", "window")}
+        return partial(Luong, longest=options.max_length + 1, **more)                  # and the end mark
+
+    @classmethod
+    def training_for(cls, options):
+        """The Training proposed for these options, a dictionary."""
+        return TRAINING.get(options["decoder"], cls.Training())
 
     # -- making one --------------------------------------------------------------------------------------------------
     @classmethod
@@ -152,16 +199,20 @@ class Translate(System):
         return (ids[::-1] if self.options.reverse_source else ids) + [EOS]
 
     def tensors(self, pairs):
-        """Pairs to source (B, S), lengths (B,), the words before (B, T) and the words to predict (B, T). The shift between
-        the last two is made here and nowhere else."""
+        """Pairs to source (B, S), lengths (B,), the words before (B, T) and the words to predict (B, T). The shift
+        between the last two is made here and nowhere else."""
         targets = [self.target_words.encode(p.target) for p in pairs]
         source, lengths = pack([self.source_ids(p.source) for p in pairs])
         return source, lengths, pack([[BOS, *t] for t in targets])[0], pack([[*t, EOS] for t in targets])[0]
 
     # -- training ----------------------------------------------------------------------------------------------------
     def loss(self, batch):
-        """The mean loss a target word of a batch of pairs, and how many target words there were."""
-        return self.model.loss(*self.tensors(batch)), sum(len(p.target) + 1 for p in batch)
+        """The mean loss a target word of a batch of pairs, and how many target words there were. Labels are smoothed in
+        training alone, so that validation losses can be compared."""
+        source, lengths, before, after = self.tensors(batch)
+        smoothing = self.label_smoothing if self.model.training else 0.0
+        loss = cross_entropy(self.model(source, lengths, before), after, Vocabulary.PAD, smoothing)
+        return loss, sum(len(p.target) + 1 for p in batch)
 
     # -- using -------------------------------------------------------------------------------------------------------
     def translate(self, sentences, beam=1):
@@ -197,8 +248,8 @@ class Translate(System):
                 for a in self.weights(pairs, lag)]
 
     def evaluate(self, split="test", beam=1, limit=None):
-        """BLEU, loss, BLEU by source length, and AER where gold links and attention exist, on one split. For Luong's
-        decoder `aer_next_step` too: the same with each word's links from the step that reads it (`models/luong.py`)."""
+        """BLEU, loss, BLEU by source length, and AER where gold links and attention exist, on one split. For decoders
+        other than Bahdanau's `aer_next_step` too: the same with each word's links from the step that reads it."""
         pairs = list(self.split(split))[:limit]
         begun = time.perf_counter()
         hypotheses = self.translate([p.source for p in pairs], beam)
@@ -210,20 +261,43 @@ class Translate(System):
         gold = [p for p in pairs if p.sure is not None]
         if gold and self.model.decoder.variant is not None:
             sure, possible = [p.sure for p in gold], [p.possible for p in gold]
-            for name, lag in (("aer", 0), ("aer_next_step", 1))[:1 + (self.options.decoder == "luong")]:
+            for name, lag in (("aer", 0), ("aer_next_step", 1))[:1 + (self.options.decoder != "bahdanau")]:
                 result[name] = metrics.aer(self.links(gold, lag), sure, possible)
         return result
+
+    def against(self, other, split="test", limit=None, beam=1):
+        """BLEU beside that of another translator on the same sentences, by source length and over all:
+        [(class, sentences, BLEU, the other's, difference, low, high)], with the 95 % interval of the difference by
+        paired bootstrap."""
+        pairs = list(self.split(split))[:limit]
+        sources, references = [p.source for p in pairs], [list(p.target) for p in pairs]
+        both = [system.translate(sources, beam) for system in (self, other)]
+        rows = []
+        for label, inside in [*metrics.by_length([len(s) for s in sources]), ("all", range(len(pairs)))]:
+            if inside:
+                a, b, right = ([texts[i] for i in inside] for texts in (*both, references))
+                rows.append((label, len(inside), metrics.bleu(a, right), metrics.bleu(b, right),
+                             *metrics.bleu_difference(a, b, right)))
+        return rows
 
     def predict(self, text, beam=1):
         """Translate one sentence of text: a Prediction."""
         source = list(parse_input(text))
         target = self.translate([source], beam)[0]
-        return Prediction(source, target, self.look(source, target))
+        return Prediction(source, target, self.look(source, target), self.heads(source, target))
 
     def look(self, source, target):
         """The attention of one pair, with the model's own words or a reference's."""
         pair = _Words(tuple(source), tuple(target))
         return self.weights([pair])[0]
+
+    def heads(self, source, target):
+        """A Transformer's attention by layer and head (layers, heads, target words + end, source words + end), or ()
+        for other decoders."""
+        if self.options.decoder != "transformer" or self.options.attention == "none":
+            return ()
+        found = self.model.weights_by_head(*self.tensors([_Words(tuple(source), tuple(target))])[:3])
+        return [w[0] for w in found["cross"]]
 
     def examples(self, n=4, shortest=8, longest=16):
         """Predictions for the first test sentences of a length that suits a picture."""
@@ -244,22 +318,39 @@ class Translate(System):
         """One line: what it is and how large."""
         count = sum(p.size for p in self.model.parameters())
         o = asdict(self.options)
-        how = f"attention {o['attention']}"
+        how = f"{o['cell']}, attention {o['attention']}"
         if o["decoder"] == "luong":
             score = f" ({self.model.decoder.score})" if self.model.decoder.score else ""
-            how = f"luong decoder, {how}{score}, input feeding {'on' if o['input_feeding'] else 'off'}"
-        return (f"translate: {o['cell']}, {how}, hidden {o['hidden']}, {count:,} parameters, "
+            how = (f"{o['cell']}, luong decoder, attention {o['attention']}{score}, input feeding "
+                   f"{'on' if o['input_feeding'] else 'off'}")
+        if o["decoder"] == "transformer":
+            how = (f"transformer, attention {o['attention']}, {o['layers']} layers, {o['heads']} heads, "
+                   f"{o['norm']}-norm{', tied' if o['tie'] else ''}")
+        return (f"translate: {how}, hidden {o['hidden']}, {count:,} parameters, "
                 f"{len(self.source_words):,} source and {len(self.target_words):,} target words")
 
 
-def _check_bahdanau(options):
-    """InputError for options that Bahdanau's decoder has not."""
-    if options.attention != "none" and not options.bidirectional:
+def _check_decoder(options):
+    """InputError for options that the decoder has not, or that are out of range."""
+    o, decoder = asdict(options), options.decoder
+    if decoder not in OWN:
+        raise InputError(f"translate: expected a decoder of {', '.join(OWN)}, got {decoder!r}")
+    for name, decoders in OF.items():
+        if decoder not in decoders and o[name] != Options.__dataclass_fields__[name].default:
+            raise InputError(f"translate: {name} {o[name]!r} is an option of --decoder {' or '.join(decoders)}; the "
+                             f"decoder is {decoder}")
+    if decoder == "bahdanau" and o["attention"] != "none" and not o["bidirectional"]:
         raise InputError("translate: attention looks at both directions of the encoder; leave --bidirectional on")
-    for name, off in (("score", ""), ("input_feeding", True), ("window", 0)):
-        if getattr(options, name) != off:
-            raise InputError(f"translate: {name} {getattr(options, name)!r} is an option of --decoder luong; the "
-                             "decoder is bahdanau")
+    if decoder == "transformer" and o["attention"] not in ("multi_head", "none"):
+        raise InputError(f"translate: expected the attention of a transformer to be multi_head or none, got "
+                         f"{o['attention']!r}")
+    if o["layers"] < 1 or o["heads"] < 1 or o["feed_forward"] < 0:
+        raise InputError(f"translate: expected layers and heads of at least 1, feed_forward of at least 0, got "
+                         f"{o['layers']}, {o['heads']} and {o['feed_forward']}")
+    if decoder == "transformer" and o["hidden"] % o["heads"]:
+        raise InputError(f"translate: expected hidden to be a multiple of heads, got {o['hidden']} and {o['heads']}")
+    if not (o["label_smoothing"] == -1 or 0 <= o["label_smoothing"] < 1):
+        raise InputError(f"translate: expected a label_smoothing between 0 and 1, or -1, got {o['label_smoothing']}")
 
 
 @dataclass(frozen=True)
