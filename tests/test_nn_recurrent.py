@@ -213,3 +213,13 @@ def test_shape_errors_have_letters(call, message):
 def test_options_that_cannot_be_used_raise(call):
     with pytest.raises(ValueError, match="expected|there is one layer"):
         call()
+
+
+@pytest.mark.parametrize("cell", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
+def test_a_cell_takes_its_state_as_arrays(cell):
+    module, rng = cell(3, 2).to(F64), np.random.default_rng(0)
+    x, state = rng.normal(size=(4, 3)), [rng.normal(size=(4, 2)) for _ in cell.states]
+    wrap = tuple if len(state) > 1 else (lambda s: s[0])
+    first, second = (module(x, wrap([kind(s) for s in state])) for kind in (np.asarray, Tensor))
+    for a, b in zip(*(out if isinstance(out, tuple) else (out,) for out in (first, second)), strict=True):
+        np.testing.assert_array_equal(a.numpy(), b.numpy())

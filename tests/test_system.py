@@ -168,3 +168,17 @@ def test_a_system_refuses_what_is_no_data(name, tmp_path, monkeypatch, capsys):
         shown = capsys.readouterr().err.strip()
         assert path in shown and "Traceback" not in shown and len(shown.splitlines()) == 1, (path, shown)
         assert not (tmp_path / "r").exists()
+
+
+def test_a_baseline_has_settings_of_its_own(tmp_path, monkeypatch, capsys):
+    """MemN2N trains by SGD at 0.32, which would not suit an LSTM; what was asked for holds for both."""
+    monkeypatch.chdir(tmp_path)
+    call = ["train", "qa", "--tasks", "1", "--hidden", "6", "--batch-size", "16", "--steps", "4", "--run", "r"]
+    assert main([*call, "--baseline", "--seconds", "1"]) == 0
+    one, two = (json.loads((tmp_path / where / "config.json").read_text()) for where in ("r", "r/baseline"))
+    assert (one["optimizer"], two["optimizer"]) == ("sgd", "adam") and two["options"]["attention"] == "none"
+    assert one["learning_rate"] == 0.32 > two["learning_rate"] and (one["keep"], two["keep"]) == ("last", "best")
+    assert two["options"]["hidden"] == 6 and two["batch_size"] == 16 and two["options"]["tasks"] == "1"
+    assert two["steps"] is None and two["seconds"] >= 1
+    assert main(["train", "classify", "--attention", "structured_self", "--rows", "4", "--baseline", "--run", "c"]) == 2
+    assert "rows" in capsys.readouterr().err and not (tmp_path / "c").exists()

@@ -3,7 +3,7 @@ import json
 import os
 import re
 import time
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import click
@@ -84,6 +84,8 @@ class _Training:
         from ..workers import measure
         compared = {_label_of(read_metrics(other), other): other for other in self.values["compare"]}  # early: may fail
         folder, system, config = self._resumed() if self.values["resume"] else self._fresh()
+        if self.values["baseline"]:  # what it cannot be is said before anything is trained
+            self.cls.prepare(self.cls.Options(**self._twin(config).options), **config.sources(self.cls))
         for line in system.notes:
             note(line)
         note(f"{system.describe()}; the run is kept in {folder}")
@@ -106,9 +108,9 @@ class _Training:
         from ..checkpoint import new_folder
         from ..config import Config
         v, cls = self.values, self.cls
-        folder = Path(v["run"]) if v["run"] else _new_name(cls.name, v.get("attention"))
-        new_folder(folder, make=False)
         options = cls.Options(**{f.name: v[f.name] for f in fields(cls.Options)})
+        folder = Path(v["run"]) if v["run"] else _new_name(cls.name, options.attention)
+        new_folder(folder, make=False)
         settings = {f.name: v[f.name] for f in fields(cls.Training) if f.name in self.given}
         if cls.takes_links:
             settings |= {"links_order": v["links_order"] or "source-target",
@@ -169,11 +171,23 @@ class _Training:
             system, _ = checkpoint.restore(folder)
             system.attach(**config.sources(cls))
         else:
-            options = {**config.options, "attention": "none"}
-            config = replace(config, options=options, steps=None, seconds=max(seconds, 1.0))
-            system = cls.prepare(cls.Options(**options), **config.sources(cls))
+            config = replace(self._twin(config), seconds=max(seconds, 1.0))
+            system = cls.prepare(cls.Options(**config.options), **config.sources(cls))
         note(f"baseline: {system.describe()}; {config.seconds:.0f} seconds")
         return system, self._train(self._placed(system), config, folder, resume, "baseline"), config
+
+    def _twin(self, config):
+        """The Config of the baseline: what was asked for stays, what was left open is what suits a model without
+        attention."""
+        from ..config import Config
+        cls = self.cls
+        usual = asdict(cls.Options(attention=config.options["attention"]))
+        asked = {name: value for name, value in config.options.items() if value != usual[name]}
+        options = cls.Options(**{**asked, "attention": "none"})
+        usual = asdict(cls.training_for(config.options))
+        asked = {name: getattr(config, name) for name in usual if getattr(config, name) != usual[name]}
+        return Config.proposed(cls, options, data=config.data, links=config.links, links_order=config.links_order,
+                               digests=config.digests, **{**asked, "steps": None, "seconds": 1.0})
 
     def _goes_on(self, history, folder):
         more = " --baseline" if self.values["baseline"] else ""

@@ -200,7 +200,7 @@ class Cell(Module, abstract=True):
         shape = (x.shape[0], self.width)
         if state is None:
             state = [_zeros(*shape, self.weight_hh)] * len(self.states)
-        state = list(state) if isinstance(state, (tuple, list)) else [state]
+        state = [as_input(s, x) for s in (state if isinstance(state, (tuple, list)) else [state])]
         if [s.shape for s in state] != [shape] * len(self.states):
             raise ShapeError(f"{who}: expected the state {' and '.join(self.states)} (B,D) = {shape}, got "
                              f"{' and '.join(str(s.shape) for s in state)}")
