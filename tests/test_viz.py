@@ -626,3 +626,8 @@ def test_scores_by_group(plots, tmp_path):
     assert (tmp_path / "b.png").read_bytes().startswith(SIGNS["png"])
     ends = sorted((p.get_x(), p.get_x() + p.get_width()) for p in axes.patches)
     assert all(a[1] <= b[0] + 1e-9 for a, b in zip(ends, ends[1:], strict=False))  # no bar over another
+
+
+def test_a_title_may_have_lines(plots):
+    fig = heatmap(np.eye(2), ["a", "b"], ["c", "d"], "hop 1\nof 3")
+    assert fig.axes[0].get_title() == "hop 1\nof 3"

@@ -81,7 +81,7 @@ def _checked(i, weights, rows, columns, title="", gold=()):
         if not (0 <= row < len(rows) and 0 <= column < len(columns)):
             raise InputError(f"heatmap: {which}: the gold link ({row}, {column}) is outside {len(rows)} rows and "
                              f"{len(columns)} columns")
-    return weights, rows, columns, printable(title, 80), gold
+    return weights, rows, columns, "\n".join(printable(line, 80) for line in title.split("\n")), gold
 
 
 def _token(token):
