@@ -65,7 +65,7 @@ def table(lengths):
 
 def main(longest=512):
     """Print the table, and check what is said above."""
-    lengths = [n for n in (16, 64, 256, 512, 1024) if n <= longest]
+    lengths = [n for n in (16, 64, 256, 512, 1024) if n <= max(16, longest)]
     found = table(lengths)
     print(" " * 28 + "".join(f"{f'{n} words':^26}" for n in lengths))
     print(f"{'network':16}{'parameters':>12}" + f"{'in a row':>10}{'path':>7}{'ms':>9}" * len(lengths))

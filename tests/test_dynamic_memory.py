@@ -244,7 +244,7 @@ def test_dmn_plus_equals_the_same_in_pytorch_over_20_steps_of_adam():
         mine.step()
         theirs.step()
     for name, p in net.named_parameters():
-        np.testing.assert_allclose(p.numpy(), twin.w[name].detach().numpy(), atol=1e-8, err_msg=name)
+        np.testing.assert_allclose(p.numpy(), twin.w[name].detach().numpy(), rtol=0, atol=1e-8, err_msg=name)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

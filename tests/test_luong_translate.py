@@ -196,7 +196,7 @@ def test_5_training_steps_equal_the_same_model_in_pytorch(form, score, feeding, 
         ours.step()
         theirs.step()
     for name, p in model.named_parameters():
-        np.testing.assert_allclose(p.numpy(), w[name].detach().numpy(), atol=1e-8, err_msg=name)
+        np.testing.assert_allclose(p.numpy(), w[name].detach().numpy(), rtol=0, atol=1e-8, err_msg=name)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -131,7 +131,7 @@ def test_20_steps_of_sgd_with_clipping_are_pytorchs(changes):
         assert abs(losses[-1] - expected.item()) < 1e-8
     assert True in clipped and losses[-1] < 0.6 * losses[0]
     for name, t in net.named_parameters():
-        np.testing.assert_allclose(t.numpy(), p[name].detach().numpy(), atol=1e-8, err_msg=name)
+        np.testing.assert_allclose(t.numpy(), p[name].detach().numpy(), rtol=0, atol=1e-8, err_msg=name)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -268,6 +268,13 @@ def test_noise_comes_from_the_packages_random_numbers():
     random.set_state(state)
     np.testing.assert_array_equal(net(*ids).numpy(), first)
     assert (first != second).any()
+
+
+def test_dropout_acts_on_what_the_question_became_and_in_training_alone():
+    net = network(dropout=0.5)
+    ids = net.arrays(STORIES, WORDS)
+    assert (net(*ids).numpy() != net(*ids).numpy()).any()
+    np.testing.assert_array_equal(net.eval()(*ids).numpy(), network().eval()(*ids).numpy())
 
 
 # ---------------------------------------------------------------------------------------------------------------------

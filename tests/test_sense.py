@@ -19,6 +19,7 @@ from tinyattn.models.sense import Options, Sense
 from tinyattn.models.sense_network import SenseNetwork, _serves
 from tinyattn.tasks import sense as task
 from tinyattn.tasks import sense_lexicon as lexicon
+from tinyattn.tasks.corpus import Corpus
 from tinyattn.tasks.sense import Sample, generate, load, parse_pseudo, pseudo_words, read_samples
 from tinyattn.train import train
 
@@ -150,7 +151,15 @@ def test_20_training_steps_equal_the_same_model_in_pytorch():
         other.step()
     for name, p in model.named_parameters():
         if name not in model.null:  # Adam turns the rounding of a gradient that is 0 into steps
-            np.testing.assert_allclose(p.numpy(), w[name].detach().numpy(), atol=1e-8, err_msg=name)
+            np.testing.assert_allclose(p.numpy(), w[name].detach().numpy(), rtol=0, atol=1e-8, err_msg=name)
+
+
+def test_what_is_shown_of_weights_by_feature_is_their_mean_for_each_direction():
+    model, (inputs, _) = small(attention="disan"), batch()
+    with ta.no_grad(), ta.capture() as seen:
+        model.states(*inputs[:2])
+    forward, backward = (w.numpy() for w in seen["weights"])               # (B, U, T, T)
+    np.testing.assert_array_equal(model.look(*inputs[:2]), np.stack([forward.mean(1), backward.mean(1)], 1))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -311,7 +320,8 @@ def test_both_forms_of_file_are_read(tmp_path):
     (b'{"word": "a", "sense": "b", "text": "c"', "JSON"),
     (b'{"word": "a", "sense": "b.c", "text": "a"}', "a sense of 'a'"),
     (b'{"word": "a", "sense": "b", "text": "a or a"}', "found it 2 times"),
-], ids=range(17))
+    (b'{"word": "a", "sense": "\\ud800", "text": "a"}', "line 1: expected a JSON object"),
+], ids=range(18))
 def test_hostile_files_are_one_line(tmp_path, text, expected):
     with pytest.raises(InputError) as error:
         read_samples([write(tmp_path / "bad", text)])
@@ -453,6 +463,15 @@ def test_what_it_says_is_json_and_what_it_shows_fits(kind):
             assert (look.weights[0].sum() == pytest.approx(1, abs=1e-5))
     assert [s["words"] for s in (p.record for p in one.examples(2))] == [text.split() for text, _, _ in task.SURVEY]
     assert np.isfinite(one.example_graph().item()) and one.describe().startswith("sense: ")
+
+
+def test_chance_and_the_most_frequent_sense_by_hand():
+    train = [Sample(("the", "bank"), 1, "bank", f"bank.{s}") for s in "aab"]
+    train += [Sample(("the", "bat"), 1, "bat", f"bat.{s}") for s in "abccc"]
+    one = system(Corpus(train, train, [*train[:2], train[3], train[6]]), width=4, heads=1)
+    figures = one.evaluate()
+    assert figures["majority"] == 75.0  # bank.a and bat.c, not bank.b and bat.a
+    assert figures["chance"] == pytest.approx(100 * (1 / 2 + 1 / 2 + 1 / 3 + 1 / 3) / 4)
 
 
 def test_it_answers_for_the_marked_word_or_for_all_it_knows():

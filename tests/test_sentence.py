@@ -1,14 +1,19 @@
 """The sentence networks: padding, penalties, PyTorch's equations, what their pictures show."""
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import tinyattn as ta
 from tinyattn import InputError, Tensor, optim
-from tinyattn.attention import mask
 from tinyattn.functional import cross_entropy
+from tinyattn.gradcheck import gradcheck
+from tinyattn.models.classify import NETWORKS, network
 from tinyattn.models.sentence import CNN, DiSAN, Du, Lin
 
 F64 = np.float64
+ROOT = Path(__file__).parent.parent
 FLAT = [Lin, DiSAN, CNN]
 
 
@@ -22,6 +27,29 @@ def ids_of(lengths, seed=0, t=None):
 def made(cls, **options):
     ta.manual_seed(3)
     return cls(9, 3, 4, 3, **options).to(F64)
+
+
+@pytest.mark.parametrize("cls, options", [
+    (Lin, {"rows": 2}), *((Lin, {"rows": 2, "weight": 0.7, "scale": scale}) for scale in ("sum", "norm")),
+    (Du, {"rows": 2, "weight": 0.7}), (DiSAN, {}), (CNN, {"widths": (2, 3)})], ids=str)
+def test_gradients_of_the_whole_loss_and_every_parameter_is_learnt(cls, options):
+    ta.manual_seed(3)
+    model = cls(9, 3, 2, 2, **options).to(F64).train()
+    ids = ids_of([[3, 2], [4, 0]] if cls is Du else [[4], [1], [3]])
+    targets = Tensor(np.arange(len(ids)) % 3)
+
+    def loss():
+        found = cross_entropy(model(ids), targets)
+        return found if model.penalty() is None else found + model.penalty()
+
+    parameters = dict(model.named_parameters())
+    report = gradcheck(loss, [], parameters=parameters)
+    assert report.ok, str(report)
+    model.zero_grad()
+    loss().backward()
+    for name, p in parameters.items():
+        assert (np.abs(p.grad.numpy()).max() > 1e-12) != (name in getattr(model, "null", ())), name
+    assert not model.embedding.weight.grad.numpy()[0].any()
 
 
 @pytest.mark.parametrize("cls", FLAT)
@@ -41,11 +69,18 @@ def test_padding_changes_nothing(cls):
 
 
 def test_padding_of_du():
-    model = made(Du)
+    model, push = made(Du), Tensor(np.arange(6.0).reshape(2, 3))
     ids = ids_of([[3, 5, 2], [4, 0, 0]])
-    together = model(ids).numpy()
-    alone = model(Tensor(ids.numpy()[1:, :1, :4])).numpy()
-    np.testing.assert_allclose(together[1], alone[0], atol=1e-13)
+    together = model(ids)
+    (together * push).sum().backward()
+    gradients = {name: p.grad.numpy().copy() for name, p in model.named_parameters()}
+    model.zero_grad()
+    for i, one in enumerate((ids.numpy()[:1], ids.numpy()[1:, :1, :4])):
+        alone = model(Tensor(one))
+        np.testing.assert_allclose(together.numpy()[i], alone.numpy()[0], atol=1e-13)
+        (alone * push[i]).sum().backward()
+    for name, p in model.named_parameters():
+        np.testing.assert_allclose(p.grad.numpy(), gradients[name], atol=1e-12, err_msg=name)
     sentences, words = (a for _, a in model.looks(ids))
     assert (sentences[1, :, 1:] == 0).all() and np.allclose(sentences.sum(-1), 1)
     assert (words[1, 1:] == 0).all() and (words[0, 0, :, 3:] == 0).all()
@@ -64,9 +99,24 @@ def test_the_penalty_is_there_in_training_only(cls):
             gap = np.einsum("brt,bst->brs", a, a) - np.eye(2)
             per_text = (gap ** 2).sum((1, 2))
             np.testing.assert_allclose(found.item(), 0.5 * per_text.mean() / (4 if scale == "mean" else 1), atol=1e-12)
+        if weight and cls is Du:
+            (_, chosen), (_, words) = model.looks(ids)
+            real = words.reshape(4, 2, -1)[[0, 1, 2]]                      # the last sentence is padding
+            both = [((np.einsum("brt,bst->brs", a, a) - np.eye(a.shape[1])) ** 2).sum((1, 2)).mean()
+                    / (a.shape[1] ** 2 if scale == "mean" else 1) for a in (real, chosen)]
+            np.testing.assert_allclose(found.item(), 0.5 * sum(both), atol=1e-12)
         model.eval()
         model(ids)
         assert model.penalty() is None
+
+
+@pytest.mark.parametrize("cls", [Lin, Du, DiSAN, CNN])
+def test_dropout_acts_twice_and_in_training_only(cls):
+    """On word vectors and on what the classes are read from."""
+    model, ids = made(cls, dropout=0.4), ids_of([[5], [3]])
+    assert str(ta.Program.of(model(ids))).count("dropout") == 2
+    model.eval()
+    assert "dropout" not in str(ta.Program.of(model(ids)))
 
 
 def test_pictures_are_distributions_over_words():
@@ -133,19 +183,25 @@ def test_20_steps_equal_pytorch(cls, twin):
         loss.backward(), other.backward()
         ours.step(), theirs.step()
     for name, p in model.named_parameters():
-        np.testing.assert_allclose(p.numpy(), w[name].detach().numpy(), atol=1e-8, err_msg=name)
+        np.testing.assert_allclose(p.numpy(), w[name].detach().numpy(), rtol=0, atol=1e-8, err_msg=name)
 
 
 def test_disan_reads_in_both_directions():
-    """The state of a word depends on every other word, and not through its own features alone."""
-    model = made(DiSAN)
-    ids = ids_of([[5]])
-    there = Tensor(np.ones((1, 5), bool))
-    x = model.embedding(ids.squeeze(1)).detach()
-    for place in (0, 4):
-        x0 = Tensor(x.numpy().copy(), requires_grad=True)
-        h = ta.attention.disan.disan(x0, **model.forwards, mask=mask.from_lengths([5]), direction="forward")
-        b = ta.attention.disan.disan(x0, **model.backwards, mask=mask.from_lengths([5]), direction="backward")
-        (h[0, 2].sum() + b[0, 2].sum()).backward()
-        assert np.abs(x0.grad.numpy()[0, place]).max() > 1e-6
-    assert model.states(ids.squeeze(1), there).shape == (1, 5, 6)
+    """The first half of a word's state knows the words before it and the word itself, the second half those behind."""
+    model, there = made(DiSAN), Tensor(np.ones((1, 5), bool))
+    states = model.states(Tensor([[1, 2, 3, 4, 5]]), there)                # (1, 5, 2U)
+    assert states.shape == (1, 5, 6)
+    for half, known in ((states[0, 2, :3], {1, 2, 3}), (states[0, 2, 3:], {3, 4, 5})):
+        d, = ta.grad((half * half).sum(), [model.embedding.weight])
+        assert set(np.flatnonzero(np.abs(d.numpy()).max(1) > 1e-9).tolist()) == known
+
+
+def test_steps_and_paths_are_counted_and_timed(capsys):
+    """Of a recurrent layer both grow with the text, of DiSAN neither; the claims of the page are asserted in it."""
+    found = runpy.run_path(str(ROOT / "examples" / "parallel_steps.py"))["main"](16)
+    assert found.keys() == NETWORKS.keys() and all(ms > 0 for _, rows in found.values() for _, _, ms in rows)
+    said = capsys.readouterr().out
+    assert "in a row" in said and "bi-GRU" in said
+    gru, disan, flat = network("none"), network("disan"), network("structured_self")
+    assert [gru.steps(n) for n in (9, 900)] == [flat.path(n) for n in (9, 900)] == [9, 900]
+    assert disan.steps(900) == 2 and disan.path(900) == 1 and network("han").steps(900) == 60

@@ -8,7 +8,7 @@ import pytest
 from test_train import assert_same_run
 from tiny_system import Tiny
 
-from tinyattn import checkpoint, systems
+from tinyattn import Tensor, checkpoint, systems
 from tinyattn.cli import main
 from tinyattn.config import Config
 from tinyattn.errors import InputError
@@ -67,6 +67,25 @@ def test_gold_attention_edges():
 
 def test_accuracy_by_kind():
     assert accuracy_by(["b", "a", "b"], [True, False, False]) == [("a", 1, 0.0), ("b", 2, 50.0)]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the mean loss
+# ---------------------------------------------------------------------------------------------------------------------
+class Counted(Tiny):
+    """A sample is a number of targets, each with that loss; `loss` is their mean."""
+
+    def size(self, sample):
+        return sample, sample
+
+    def loss(self, batch):
+        return Tensor(sum(n * n for n in batch) / sum(batch)), sum(batch)
+
+
+def test_the_mean_loss_is_one_of_targets_and_not_of_batches():
+    samples = [1] * 64 + [5, 2]                                            # two batches of unlike size
+    assert Counted().mean_loss(samples) == pytest.approx((64 + 25 + 4) / (64 + 7))
+    assert Counted().mean_loss([]) == 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -141,7 +160,7 @@ def test_a_system_from_the_command_line(name, tmp_path, monkeypatch, capsys):
     assert_same_run(tmp_path / "one", tmp_path / "two")
     capsys.readouterr()
     assert main(["evaluate", "one", "--limit", "9", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[cls.counts] <= 9 or name == "qa"
+    assert json.loads(capsys.readouterr().out)[cls.counts] == 9
     assert main(["predict", "one", text]) == 0
     assert capsys.readouterr().out.strip()
     assert main(["predict", "one", text, "--json"]) == 0
@@ -168,6 +187,31 @@ def test_a_system_refuses_what_is_no_data(name, tmp_path, monkeypatch, capsys):
         shown = capsys.readouterr().err.strip()
         assert path in shown and "Traceback" not in shown and len(shown.splitlines()) == 1, (path, shown)
         assert not (tmp_path / "r").exists()
+
+
+FEW = {  # sample i of a small file in the format of each system
+    "aspects": lambda i: f"the\tO\tO\nsoup{i}\tB\tO\nis\tO\tO\ngood\tO\tB\n\n",
+    "classify": lambda i: f"{'ab'[i % 2]}\tsome text number {i} of kind {'ab'[i % 2]} .\n",
+    "qa": lambda i: f"1 Sam walks into the room{i}.\n2 Where is Sam?\troom{i % 3}\t1\n",
+    "sense": lambda i: f"bank.{['money', 'river'][i % 2]}\ti saw the *bank* near {['cash', 'water'][i % 2]} {i} .\n",
+    "translate": lambda i: f"the word {i}\tle mot {i}\n",
+}
+
+
+@pytest.mark.parametrize("name", systems.names())
+def test_fewer_samples_than_a_batch(name, tmp_path, monkeypatch, capsys):
+    """Twelve to fourteen samples, and a batch of 64: they are one batch. Byte-order mark and CRLF are no matter."""
+    monkeypatch.chdir(tmp_path)
+    text = "".join(FEW[name](i) for i in range(13))
+    (tmp_path / "few.txt").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    small, _ = SMALL[name]
+    call = ["train", name, *small, "--steps", "3", "--validate-every", "2", "--batch-size", "64", "--data", "few.txt"]
+    assert main([*call, "--run", "r", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["steps"] == 3 and found["test"][systems.find(name).counts] >= 1
+    assert main(["evaluate", "r", "--data", "few.txt", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[systems.find(name).counts] == 13
+
 
 
 def test_a_baseline_has_settings_of_its_own(tmp_path, monkeypatch, capsys):

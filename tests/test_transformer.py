@@ -192,8 +192,8 @@ def torch_twin(torch, translator):
         return nn.functional.layer_norm(x, x.shape[-1:], w[f"{half}.norm.weight"], w[f"{half}.norm.bias"])
 
     def words(ids, half):
-        t, i = torch.arange(ids.shape[1])[:, None], torch.arange(0, o.hidden, 2)
-        angle = t / 10000 ** (i / o.hidden)
+        t, i = (torch.arange(*of, dtype=torch.float64) for of in ((ids.shape[1],), (0, o.hidden, 2)))
+        angle = t[:, None] / 10000 ** (i / o.hidden)
         place = torch.stack([angle.sin(), angle.cos()], -1).reshape(len(t), o.hidden)
         return w[f"{half}.words.table.weight"][ids] * o.hidden ** 0.5 + place
 
@@ -246,7 +246,7 @@ def test_20_adam_steps_equal_the_same_model_in_pytorch(options):
         ours.step()
         theirs.step()
     for name, p in translator.model.named_parameters():
-        np.testing.assert_allclose(p.numpy(), pairs[name].detach().numpy(), atol=1e-8, err_msg=name)
+        np.testing.assert_allclose(p.numpy(), pairs[name].detach().numpy(), rtol=0, atol=1e-8, err_msg=name)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -514,6 +514,10 @@ def test_evaluate_measures_the_alignment_both_ways():
     translator.whole = [pair] * 2
     figures = translator.evaluate("all")
     assert {name for name in figures if name.startswith("aer")} == {"aer", "aer_next_step"}
+    links = {"aer": [{(1, 0)}], "aer_next_step": [{(0, 2), (1, 1)}]}  # of lag 0 and of lag 1
+    translator.links = lambda pairs, lag: list(links.values())[lag] * len(pairs)
+    figures = translator.evaluate("all")
+    assert figures["aer"] == 1.0 and figures["aer_next_step"] == pytest.approx(1 - 4 / 5)
     baseline = system(attention="none")
     baseline.whole = [pair]
     assert not any(name.startswith("aer") for name in baseline.evaluate("all"))

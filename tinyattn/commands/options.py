@@ -13,7 +13,7 @@ SETTINGS = {  # the settings of `Config` that `tinyattn train` shows: help texts
     "optimizer": "sgd, momentum, adam, adamw or adadelta",
     "clip": "bound on the norm of the gradient; 0 is none",
     "warmup": "steps over which the learning rate rises from 0",
-    "schedule": "how the learning rate falls: constant, cosine, halving or inverse-sqrt",
+    "schedule": "how the learning rate falls: constant, cosine, linear, halving or inverse-sqrt",
     "validate_every": "steps between two looks at the validation loss, and between two checkpoints",
     "seed": "seed of all random numbers",
     "keep": "weights to keep: best, those of the lowest validation loss, or last",

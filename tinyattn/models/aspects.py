@@ -1,6 +1,9 @@
-"""Aspect and opinion terms of reviews: what is spoken of, and what is said of it. Two tagging heads, coupled by
-attention (CMLA, Wang 2017) or not. The networks are in `cmla.py`, the data in `tasks/aspects.py`."""
-from dataclasses import asdict, dataclass
+"""Aspect and opinion terms of reviews: what is spoken of, and what is said of it, by coupled attention or without.
+
+Two tagging heads, coupled by attention (CMLA, Wang 2017) or not. The networks are in `cmla.py`, the data in
+`tasks/aspects.py`.
+"""
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -61,13 +64,14 @@ class Aspects(System):
                "gold_top": Figure("top on terms", 3), "loss": Figure("loss", 4, "lower")}
     groups = Groups("by_kind", "kind of sentence", "F1", "f1-by-kind.svg")
 
-    def __init__(self, options, words):
+    def __init__(self, options, words, opinions=True):
+        """opinions: did the training sentences have opinion labels? Without, nothing is said about opinions."""
         at_least(self.name, options, hidden=1, embed=1, scores=1, layers=1, min_count=1, max_vocabulary=5, max_length=1)
         check_dropout(self.name, options, "dropout", "unknown")
         if options.attention not in ("cmla", "none"):
             raise InputError(f"aspects: expected attention cmla or none, got {options.attention!r}")
         super().__init__(options)
-        self.words = words
+        self.words, self.opinions = words, opinions
         o = options
         self.model = Tagger(len(words), o.embed, o.hidden, o.attention, o.scores, o.layers, o.tanh, o.bidirectional,
                             o.dropout)
@@ -80,14 +84,14 @@ class Aspects(System):
     @classmethod
     def build(cls, options, corpus):
         words = Vocabulary.build([s.words for s in corpus.train], options.max_vocabulary, options.min_count)
-        return cls(options, words)
+        return cls(options, words, any(s.opinions is not None for s in corpus.train))
 
     @classmethod
     def restore(cls, options, extra):
-        return cls(Options(**options), Vocabulary.from_list(extra["words"]))
+        return cls(Options(**options), Vocabulary.from_list(extra["words"]), extra.get("opinions", True) is True)
 
     def extra(self):
-        return {"words": self.words.to_list()}
+        return {"words": self.words.to_list(), "opinions": self.opinions}
 
     def read(self, paths):
         return read(paths, self.options.max_length, self.options.unmarked)
@@ -116,7 +120,8 @@ class Aspects(System):
 
     # -- using it ----------------------------------------------------------------------------------------------------
     def tag(self, samples):
-        """For each sample its spans, ([aspects], [opinions]), and alpha (layers, 2, words) or None."""
+        """For each sample its spans, ([aspects], [opinions]), and alpha (layers, 2, words) or None. There are no
+        opinions where the run has not learnt any."""
         self.model.eval()
         spans, looked = [None] * len(samples), [None] * len(samples)
         with no_grad():
@@ -126,6 +131,7 @@ class Aspects(System):
                 tags = logits.numpy().argmax(-1)                      # (B, 2, T)
                 for row, (i, n) in enumerate(zip(places, lengths.tolist())):
                     spans[i] = tuple(spans_of(side[:n].tolist()) for side in tags[row])
+                    spans[i] = spans[i] if self.opinions else (spans[i][0], ())
                     looked[i] = None if alpha is None else alpha.numpy()[row, :, :, :n]
         return spans, looked
 
@@ -134,6 +140,7 @@ class Aspects(System):
         much of the first layer's weights lies on the terms that a side is to find (of two layers it is these that move
         the prototypes; a sentence without such terms does not count)."""
         samples = list(self.split(split))[:limit]
+        samples = samples if self.opinions else [replace(s, opinions=None) for s in samples]
         spans, looked = self.tag(samples)
         result = {"sentences": len(samples), **scores(samples, spans), "loss": self.mean_loss(samples)}
         if self.options.attention != "none":
@@ -155,7 +162,10 @@ class Aspects(System):
 
     def _predictions(self, samples):
         spans, looked = self.tag(samples)
-        return [_prediction(s, *rest) for s, *rest in zip(samples, spans, looked)]
+        found = [_prediction(s, *rest) for s, *rest in zip(samples, spans, looked)]
+        for prediction in found if not self.opinions else ():
+            prediction.record["opinions"] = None
+        return found
 
     def example_graph(self):
         """The loss of one short made-up sentence, recorded, for drawing."""

@@ -195,6 +195,7 @@ def _from_tab(line, where):
 def _from_json(line, where):
     try:
         given = json.loads(line)
+        json.dumps(given, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: expected a JSON object, found {line[:60]!r} ({error})") from None
     keys = ("word", "sense", "text")
