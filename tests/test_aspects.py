@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -152,6 +153,15 @@ def test_bio_with_two_columns_and_with_three(tmp_path):
     assert plain[0].aspects == ((0, 2),) and plain[0].opinions is None
 
 
+def test_a_file_of_tags_may_begin_with_any_word(tmp_path):
+    """Words that other formats begin with: of XML, of an opinion lexicon, of Hu and Liu's reviews."""
+    for word in ("<", "<text>", ";", "##ing", "c##"):
+        sample, = read([write(tmp_path, "positive-words.txt", f"{word}\tO\tO\nscreen\tB\tO\ngreat\tO\tB\n")])[0]
+        assert sample.words == (word, "screen", "great") and terms(sample) == [["screen"], ["great"]]
+    for text in ("screen\tB\n", "x[+1]##x\n"):
+        refused(lambda text=text: read([write(tmp_path, "a.txt", text.encode("utf-16"))]), "line 1", "not UTF-8")
+
+
 @pytest.mark.parametrize("text, fragments", [
     ("", ["empty file"]), ("\n\n", ["expected sentences"]), ("no tabs here\n", ["line 1", "word<TAB>tag"]),
     ("a\tB\n\nb\tO\tO\n", ["line 3", "same in all"]), ("a\tX\n", ["line 1", "B-OPN", "'X'"]),
@@ -201,7 +211,17 @@ def test_bad_archives_are_one_line(tmp_path, monkeypatch):
     refused(lambda: read([write(tmp_path, "none.zip", packed(README="x"))]), "none.zip", "no .txt")
     refused(lambda: read([write(tmp_path, "nul.zip", packed(a="x[+1]##x\n\0"))]), "nul.zip: a.txt, line 2", "NUL")
     refused(lambda: read([write(tmp_path, "lexicon.txt", "; only words\ngood\n")]), "expected sentences")
+    box = io.BytesIO()
+    with zipfile.ZipFile(box, "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("a.txt", "x[+1]##x is good\n" * 30)
+    lzma = box.getvalue()
+    lzma = lzma[:60] + b"\xff" * 9 + lzma[69:]
+    refused(lambda: read([write(tmp_path, "lzma.zip", lzma)]), "lzma.zip", "cannot be read")
+    named = packed(**{"\u00e9": "x[+1]##x"}).replace("\u00e9".encode(), b"\xff\xfe")
+    refused(lambda: read([write(tmp_path, "name.zip", named)]), "name.zip", "cannot be read")
     monkeypatch.setattr(aspects, "LARGEST", 100)
+    two = packed(a="x[+1]##x\n" * 8, b="x[+1]##x\n" * 8)
+    refused(lambda: read([write(tmp_path, "two.zip", two)]), "two.zip", "together, with b.txt")
     refused(lambda: read([write(tmp_path, "large.zip", good)]), "large.zip", "a.txt")
 
 
@@ -244,6 +264,13 @@ def test_the_generator_depends_on_the_seed_alone(generated):
     outs = {subprocess.run([sys.executable, "-c", code], env={"PYTHONHASHSEED": h, "PYTHONPATH": "."}, text=True,
                            cwd=Path(__file__).parents[1], capture_output=True, check=True).stdout for h in ("0", "1")}
     assert outs == {f"{generate((30, 3, 5), 7)}\n"} != {f"{generate((30, 3, 5), 8)}\n"}
+
+
+def test_long_sentences_are_left_out_of_the_built_in_reviews_too(generated):
+    corpus = load(seed=5, max_length=8, sizes=(300, 30, 60))
+    assert 0 < len(corpus.train) < 300 and all(len(s.words) <= 8 for s in corpus.train + corpus.test)
+    assert corpus.notes[1].endswith("left out: more than 8 words")
+    refused(lambda: load(max_length=1, sizes=(30, 3, 6)), "built-in reviews", "at most 1 words")
 
 
 def test_no_sentence_is_in_two_parts_and_new_words_are_in_the_test_only(generated):
@@ -305,6 +332,23 @@ def test_opinions_that_are_not_known_are_no_targets(tmp_path):
     alone = [system.loss([s]) for s in (known, unknown)]
     assert count == 10 == sum(n for _, n in alone)
     assert loss.item() == pytest.approx(sum(x.item() * n for x, n in alone) / 10, rel=1e-6)
+
+
+def test_a_run_that_has_learnt_no_opinions_says_none(tmp_path):
+    """The opinion side of such a run is as chance made it: its tags would be noise."""
+    text = "\n".join(f"the\tO\nlens{i}\tB\nis\tO\ngood\tO\n" for i in range(20))
+    system = Aspects.prepare(Options(hidden=4, embed=4, scores=2), [write(tmp_path, "a.tsv", text)])
+    begins = np.array([[[0.0, 0, 0]], [[0, 9, 0]]], np.float32)  # the opinion side would tag every word
+    back = Aspects.restore(asdict(system.options), json.loads(json.dumps(system.extra())))
+    for one in (system, back):
+        one.model.load_state_dict({**one.model.state_dict(), "bias": begins})
+    for one in (system, back):
+        found = one.predict("the lens is good")
+        assert found.record["opinions"] is None and "]o" not in found.line
+    both = "\n".join(f"the\tO\tO\nlens{i}\tB\tO\ngood\tO\tB\n" for i in range(3))
+    back.attach_all([write(tmp_path, "b.tsv", both)])
+    figures = back.evaluate("all")
+    assert "opinion_f1" not in figures and figures["f1"] == figures.get("aspect_f1", 0.0)
 
 
 def test_ten_steps_equal_five_and_five_bit_for_bit(tmp_path):

@@ -60,6 +60,8 @@ def test_line_ends_marks_and_blank_lines_change_nothing(tmp_path, text):
     ("1 Sam.\n2 Where?\there\t2\n", "line 2: expected supporting lines that are earlier sentences .*, found '2'"),
     ("1 Sam.\n2 Where?\there\tx\n", "found 'x'"), ("1 Sam.\n2 Where?\there\t-1\n", "found '-1'"),
     ("1 Sam.\n2 Where?\there\t" + "9" * 5000 + "\n", "found '999"),
+    ("1 Sam.\n2 Where?\there\t0000000123\n", "found '0000000123'"),  # begins with the number of a sentence
+    ("1 Sam.\n2 Where?\there\t00000001" + "9" * 5000 + "\n", "found '00000001"),
     ("1 Sam.\n2 Where?\there\t1\n1 Ruth.\n2 Where?\there\t3\n", "line 4: expected supporting"),
     ("1 Sam.\n2 Where?\ta\t1\n3 And?\tb\t2\n", "line 3: expected supporting"),  # line 2 is a question
     ("1 Sam.\n2 Where is Sam?\n", "line 2: expected a question, a tab and its answer"),
@@ -106,6 +108,7 @@ def test_one_file_is_divided_by_stories(tmp_path):
     parts = [{q.story[0] for q in part} for part in (corpus.train, corpus.validation, corpus.test)]
     assert [len(p) for p in parts] == [24, 3, 3] and not parts[0] & parts[1] | parts[0] & parts[2] | parts[1] & parts[2]
     assert load(path, seed=4) == corpus and load(path, seed=5).test != corpus.test
+    assert corpus.notes[1] == f"divided by stories: {path.name}"
     with pytest.raises(InputError, match="expected at least 10 different samples.*found 3"):
         load([file(tmp_path, many(3))])
     file(tmp_path, many(1), "qa1_a_train.txt")
@@ -143,6 +146,9 @@ def test_built_in_stories_come_with_their_sizes():
     assert [len(p) for p in (corpus.train, corpus.validation, corpus.test)] == [2 * n for n in qa.SIZES]
     assert all(q.support and max(q.support) < len(q.story) for q in corpus.train) and load((), "4,20", 2) == corpus
     assert {q.task for q in load().train} == set(qa.DEFAULT.split(","))
+    seen = {(q.story, q.question) for q in corpus.train}  # of kind 20 the first of several questions often comes again
+    again = sum((q.story, q.question) in seen for q in corpus.test)
+    assert f"{again} test questions stand in training too, with the same story" in corpus.notes and 0 < again < 100
     with pytest.raises(InputError, match="expected kinds of the simulator .*, got 21"):
         load((), "20-21")
 

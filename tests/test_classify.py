@@ -116,7 +116,9 @@ def test_long_documents_are_cut_and_counted(tmp_path):
     ('{"label": "a", "text": "b"}\nnone\n', ["line 2", "not JSON"]), ("{" * 30, ["line 1", "not JSON"]),
     ('{"label": ["a"], "text": "b"}', ["line 1", "label", '["a"]']), ('{"label": "", "text": "b"}', ["line 1"]),
     ('{"label": "a", "text": 3}', ["line 1", "text", "3"]), ('{"label": "a", "text": "\\ud800"}', ["line 1", "half"]),
-    ('{"a":' * 100_000, ["line 1", "not JSON"]),
+    ('{"a":' * 100_000, ["line 1", "not JSON"]), ('{"label": NaN, "text": "b"}', ["line 1", "NaN is no number"]),
+    ('{"label": 1e999, "text": "b"}', ["line 1", "a number as label", "Infinity"]),
+    ('{"label": "a", "text": "b", "label": "c"}', ["line 1", "a key comes twice"]),
 ])
 def test_files_that_cannot_be_used_are_refused_with_the_line(tmp_path, content, fragments):
     path = write(tmp_path, "data.txt", content)
@@ -175,6 +177,32 @@ def test_broken_zips_and_folders_are_refused(tmp_path):
     refused(lambda: read(path), "c.zip", "p/1", "cannot be read")
     path.write_bytes(data[:len(data) // 2])
     refused(lambda: read(path), "c.zip", "zip")
+    for method in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA, zipfile.ZIP_DEFLATED):
+        with zipfile.ZipFile(tmp_path / "d.zip", "w", method) as archive:
+            archive.writestr("p/1", "some text here " * 20)
+        data, rng = (tmp_path / "d.zip").read_bytes(), np.random.default_rng(0)
+        for place in rng.integers(len(data), size=150):
+            path = write(tmp_path, "e.zip", data[:place] + bytes([rng.integers(256)]) + data[place + 1:])
+            try:
+                read(path)
+            except InputError as error:
+                assert "e.zip" in str(error)
+    nameless = zipped(tmp_path / "f.zip", {"p/1": b"ok", "qqqq": b"no"}).read_bytes().replace(b"qqqq", b"\0qqq")
+    assert [d.label for d in read(write(tmp_path, "f.zip", nameless))[0]] == ["1"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux alone")
+def test_names_that_are_not_utf8_are_told(tmp_path):
+    write(tmp_path, "a/1.txt", "good")
+    odd = os.fsdecode(os.fsencode(tmp_path / "a") + b"/\xff.txt")
+    Path(odd).write_text("bad")
+    refused(lambda: read(tmp_path), "names of files and folders in UTF-8", r"'\udcff.txt'")
+
+
+def test_a_label_is_one_line(tmp_path):
+    path = write(tmp_path, "a.jsonl", '{"label": " a\\n b\\tc", "text": "x"}\n{"label": "a b c", "text": "y"}\n')
+    documents, notes = read(path)
+    assert {d.label for d in documents} == {"a b c"} and not any("\n" in note for note in notes)
 
 
 @real
@@ -355,10 +383,17 @@ def test_other_files_are_evaluated_whole_and_unknown_labels_are_told(trained, tm
     refused(lambda: trained.evaluate("all"), "bad, good", "'ugly'")
 
 
+@pytest.mark.parametrize("labels", ["ab", ["good", "good"], ["good", "b\nad"], {"good": 1, "bad": 2}])
+def test_labels_of_a_checkpoint_are_texts_of_one_line_each_once(trained, labels):
+    with pytest.raises(ValueError, match="expected a list of labels"):
+        Classify.restore(asdict(trained.options), {**trained.extra(), "labels": labels})
+
+
 def test_bad_options_are_one_line(path):
     for bad, fragments in [({"hidden": 0}, ["hidden"]), ({"dropout": 1.0}, ["dropout"]),
                            ({"max_words": 0}, ["max_words"]),
                            ({"attention": "hann"}, ["attention", "structured_self", "'hann'"]),
+                           ({"penalty": 1e300, "attention": "two_level"}, ["penalty", "at most"]),
                            ({"rows": 2}, ["rows", "han"]), ({"penalty": 1.0, "attention": "cnn"}, ["penalty", "cnn"]),
                            ({"max_vocabulary": 1}, ["max_vocabulary"])]:
         refused(lambda bad=bad: prepare(path, **bad), "classify", *fragments)

@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from . import checkpoint, systems
+from . import device as devices
 from .checkpoint import FILE, new_folder, options_from
 from .config import Config, check_same
 from .errors import InputError
@@ -136,6 +137,18 @@ class Grid:
             notes += [line for line in system.notes if line not in notes]
         return notes
 
+    def _is_sound(self):
+        """Are all fields of the kinds that `to_json` writes? What the values are is checked by `runs`."""
+        lists = (self.attentions, str), (self.seeds, int), (self.data, str)
+        tables = self.options, self.settings, self.each
+        may_be_set = {f.name for f in fields(Config)} - {"system", "options", "digests", "data", "links", "links_order",
+                                                         "seed"}
+        return (all(type(values) is tuple and all(type(v) is kind for v in values) for values, kind in lists)
+                and all(type(table) is dict for table in tables) and self.settings.keys() <= may_be_set
+                and all(type(values) is list and all(type(v) in (str, int, float, bool) for v in values)
+                        for values in self.each.values())
+                and type(self.system) is type(self.links_order) is str and type(self.links) in (str, type(None)))
+
     def to_json(self):
         return {**asdict(self), "system": self.cls.name}
 
@@ -146,7 +159,7 @@ class Grid:
         try:
             given = json.loads(path.read_text(encoding="utf-8"))
             grid = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
-            return grid if isinstance(grid.system, str) and isinstance(grid.each, dict) else _no_grid(path)
+            return grid if grid._is_sound() else _no_grid(path)
         except OSError:
             raise InputError(f"{folder}: expected the folder of a comparison, found no {GRID_FILE} in it") from None
         except (ValueError, TypeError, AttributeError, RecursionError):
@@ -230,22 +243,33 @@ def run_grid(grid, folder, workers=None, threads=None, scheduler=None, retries=2
             raise InputError(f"{folder}: holds a comparison already; --resume goes on with it, another --run begins a "
                              "new one")
         new_folder(folder, make=False)
+    if scheduler is None:
+        _require(device)
     for line in grid.check(todo):
         say(line)
     place = None
     if todo:
-        place = Cluster(scheduler, retries, threads, say) if scheduler else Local(workers, threads, retries, len(todo))
+        place = (Local(workers, threads, retries, len(todo)) if scheduler is None else
+                 Cluster(scheduler, retries, threads, say))
     interrupted = False
     try:
         folder.mkdir(parents=True, exist_ok=True)
         checkpoint.write(folder / GRID_FILE, json.dumps(grid.to_json(), indent=1) + "\n")
         if todo:
-            say(f"{len(todo)} of {len(runs)} runs to train, {place.describe()}")
+            say(f"{len(todo)} of {len(runs)} runs to train, {place.describe()}; kept in {folder}")
             interrupted = _work(grid, folder, place, todo, outcomes, device, report, say)
     finally:
         if place is not None:
             place.close()
     return Found(grid, list(outcomes.values()), time.perf_counter() - begun, interrupted)
+
+
+def _require(device):
+    """InputError unless this machine has the device: no run could begin."""
+    try:
+        devices.require(device)
+    except RuntimeError as error:
+        raise InputError(f"compare: {error}") from None
 
 
 def _work(grid, folder, place, todo, outcomes, device, report, say):
@@ -296,6 +320,9 @@ def _finished(folder, run, cls):
                          f"{run.config.steps} and {run.config.seconds}; all runs of a comparison are equally long")
     try:
         metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
-        return metrics if isinstance(metrics["test"], dict) and metrics["seed"] == run.seed else None
+        tables = (metrics[split] for split in ("test", *cls.also_measured))
+        numbers = (metrics[key] for key in ("parameters", "seconds", "validation_loss"))
+        whole = all(isinstance(t, dict) for t in tables) and all(type(n) in (int, float) for n in numbers)
+        return metrics if whole and metrics["seed"] == run.seed else None
     except (OSError, ValueError, KeyError, TypeError):  # it was ended before or while it was measured: do it again
         return None

@@ -63,9 +63,10 @@ def figures_of(system, records):
 
 
 def value_of(record, key, split="test"):
-    """A figure of a record, or None."""
+    """A figure of a record, or None; nan and inf are no figures."""
     value = ((record["metrics"] or {}).get(split) or {}).get(key)
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if known else None
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -234,6 +234,7 @@ class Cluster:
             import distributed
         except ImportError:
             raise InputError('--scheduler: needs Dask: pip install "tinyattn[cluster]"') from None
+        _check_address(address)
         for name in ("distributed", "distributed.client", "distributed.utils"):
             logging.getLogger(name).setLevel(logging.CRITICAL)  # what happens to a run is said by us, in a line
         try:
@@ -288,6 +289,21 @@ class Cluster:
     def close(self):
         self.pool.shutdown(wait=False)
         self.client.close()
+
+
+def _check_address(address):
+    """InputError for what is no address: for an empty one Dask would begin a cluster of its own, and after others it
+    would print a traceback when the program ends."""
+    from distributed.comm.addressing import parse_address, parse_host_port
+    from distributed.comm.registry import get_backend
+    try:
+        scheme, place = parse_address(address)
+        get_backend(scheme)
+        if scheme != "inproc" and not parse_host_port(place)[0]:
+            raise ValueError("missing host")
+    except ValueError as error:
+        raise InputError(f"--scheduler: expected the address of a Dask scheduler, such as tcp://host:8786, got "
+                         f"{address!r} ({error})") from None
 
 
 def _packed(path, within=None):

@@ -1,4 +1,5 @@
 """`tinyattn compare SYSTEM`: a grid of runs, every attention with every seed, as tables and a picture."""
+import math
 import os
 import re
 import shlex
@@ -91,9 +92,22 @@ def _more(cls, function):
 # ---------------------------------------------------------------------------------------------------------------------
 # reading the command line
 # ---------------------------------------------------------------------------------------------------------------------
+MOST = 10_000  # values of a dimension: more is a slip of the pen
+
+
 def attentions_of(text):
-    """"a,b,my.py:c" as a tuple, files with their absolute paths."""
-    return tuple(absolute_mechanism(name.strip()) for name in text.split(",") if name.strip())
+    """"a,b,my.py:c" as a tuple, files with their absolute paths. InputError for none at all."""
+    found = tuple(absolute_mechanism(name.strip()) for name in text.split(",") if name.strip())
+    if not found:
+        raise InputError(f"--attention: expected names such as additive,none, got {text!r}")
+    return found
+
+
+def _range(what, low, high):
+    """The numbers from `low` to `high`. InputError if they are none, or very many."""
+    if not 0 <= high - low < MOST:
+        raise InputError(f"{what}: expected 1 to {MOST:,} values, got {low} to {high}")
+    return range(low, high + 1)
 
 
 def numbers_of(text, what):
@@ -103,14 +117,14 @@ def numbers_of(text, what):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if match is None:
             raise InputError(f"{what}: expected whole numbers such as 3,5,7 or 1-20, got {text!r}")
-        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+        found += _range(what, int(match[1]), int(match[2] or match[1]))
     return tuple(found)
 
 
 def seeds_of(text):
     """"5" as (1, 2, 3, 4, 5), "3,5,7" as it stands."""
     if re.fullmatch(r"\s*\d+\s*", text):
-        return tuple(range(1, int(text) + 1))
+        return tuple(_range("--seeds", 1, int(text)))
     return numbers_of(text.rstrip(", "), "--seeds")
 
 
@@ -125,14 +139,14 @@ def each_of(cls, texts):
             hint = {"attention": "--attention", "seed": "--seeds"}.get(name, f"an option of {cls.name}, once")
             raise InputError(f"--each: expected OPTION=V1,V2,.. with {hint}, got {text!r}")
         each[name] = tuple(_value(f"--each {name}", part.strip(), defaults[name].default)
-                           for part in _parts(values, defaults[name].default))
+                           for part in _parts(f"--each {name}", values))
     return each
 
 
-def _parts(text, default):
+def _parts(what, text):
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)-(\d+)\s*", part)
-        yield from map(str, range(int(match[1]), int(match[2]) + 1)) if match else [part]
+        yield from map(str, _range(what, int(match[1]), int(match[2]))) if match else [part]
 
 
 def _value(what, text, default):
@@ -158,7 +172,7 @@ class _Comparison:
 
     def __init__(self, cls, values, given):
         self.cls, self.values, self.given = cls, values, given
-        if values["scheduler"] and values["workers"]:
+        if values["scheduler"] is not None and values["workers"]:
             raise InputError("--workers: the cluster of --scheduler has the workers that it has")
 
     def run(self):
@@ -169,9 +183,11 @@ class _Comparison:
         grid = self._grid(folder)
         baseline = self._baseline(grid)
         check_pick(self.cls, v["pick"])
+        if v["bound"] is not None and not (grid.each and math.isfinite(v["bound"])):
+            raise InputError(f"--bound: expected a number, and with it --each, of whose values it counts some; got "
+                             f"{v['bound']:g}" + ("" if grid.each else " alone"))
         if not has_scipy():
             note("the intervals of differences need SciPy: pip install \"tinyattn[compare]\"")
-        note(f"the comparison is kept in {folder}")
         progress = _Progress(self.cls)
         try:
             found = run_grid(grid, folder, v["workers"], v["threads"], v["scheduler"], v["retries"], v["resume"],

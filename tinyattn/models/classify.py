@@ -98,7 +98,10 @@ class Classify(System):
 
     @classmethod
     def restore(cls, options, extra):
-        return cls(Options(**options), Vocabulary.from_list(extra["words"]), list(extra["labels"]))
+        labels = extra["labels"]
+        if type(labels) is not list or len(set(labels)) < len(labels) or any(" ".join(x.split()) != x for x in labels):
+            raise ValueError("expected a list of labels, each once and on one line")
+        return cls(Options(**options), Vocabulary.from_list(extra["words"]), labels)
 
     def extra(self):
         return {"words": self.words.to_list(), "labels": self.labels}
@@ -134,7 +137,8 @@ class Classify(System):
         """The labels as numbers (B,). InputError for one that was not there when the run began."""
         unknown = sorted({d.label for d in documents} - set(self.labels))
         if unknown:
-            raise InputError(f"classify: expected the labels {', '.join(self.labels)}, found {unknown[0]!r}")
+            more = f" and {len(self.labels) - 12:,} more" if len(self.labels) > 12 else ""
+            raise InputError(f"classify: expected the labels {', '.join(self.labels[:12])}{more}, found {unknown[0]!r}")
         return np.array([self.place[d.label] for d in documents], np.int64)
 
     # -- training ----------------------------------------------------------------------------------------------------
@@ -211,6 +215,8 @@ def _check(options):
     """InputError for options that cannot be meant."""
     at_least("classify", options, embed=1, hidden=1, align=1, rows=0, penalty=0, min_count=1, max_vocabulary=4,
              max_words=1, max_sentences=1)
+    if options.penalty > 1e6:
+        raise InputError(f"classify: expected penalty of at most 1,000,000, got {options.penalty:g}")
     check_dropout("classify", options)
     if options.attention not in NETWORKS:
         raise InputError(f"classify: expected attention to be one of {', '.join(NETWORKS)}, got {options.attention!r}")

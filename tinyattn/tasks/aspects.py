@@ -19,6 +19,7 @@ Files are told apart by what is in them. Terms are whole words: spans (start, en
 
 Whatever is left out is counted in the notes; whatever is not as expected is an InputError with file and line.
 """
+import lzma
 import re
 import unicodedata
 import zipfile
@@ -37,13 +38,20 @@ from tinyattn.tasks.spans import TAGS, spans_of
 from tinyattn.tasks.text import read_bytes, read_lines, tokenize
 
 GENERATED = (3_000, 300, 600)   # sentences for training, validation and test
-LARGEST = 64 << 20              # bytes that a file within a .zip may have
+LARGEST = 64 << 20              # bytes that the files within a .zip may have together
+_TAGGED = re.compile(r"\s*[^\t\r\n]+\t[OBI](-\w+)?[ ]*(\t|\r|\n|$)", re.IGNORECASE)  # how a file of tags begins
 
 
 def load(paths=(), seed=0, max_length=80, unmarked=False, sizes=GENERATED):
     """A Corpus of `Review`s; files are divided by sentence, a tenth each to validation and test. See `read`."""
     if not paths:
-        parts, notes = reviews.generate(sizes, seed), [f"built-in reviews: {sum(sizes):,} sentences of seed {seed}"]
+        made, notes = reviews.generate(sizes, seed), [f"built-in reviews: {sum(sizes):,} sentences of seed {seed}"]
+        parts = [[s for s in part if len(s.words) <= max_length] for part in made]
+        if not all(parts):
+            raise InputError(f"built-in reviews: expected sentences of at most {max_length} words in training, "
+                             "validation and test, found none; allow longer ones")
+        left_out = sum(map(len, made)) - sum(map(len, parts))
+        notes += [f"{left_out:,} left out: more than {max_length} words"] * bool(left_out)
         return Corpus(*parts, notes)
     samples, notes = read(paths, max_length, unmarked)
     corpus = divide(samples, seed, _names(_as_paths(paths)), key=lambda sample: sample.words)
@@ -118,8 +126,10 @@ def _texts(path):
     data = read_bytes(path)
     if data[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
         return _unpacked(path)
-    start = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    if start == b"<" or data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if _TAGGED.match(data[:10_000].decode("latin-1")):
+        return [(str(path), read_lines(path))]
+    start = data[:200].decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "ignore")
+    if start.lstrip().startswith("<"):
         return [(str(path), data)]
     if b"##" in data or data.startswith(b";") or path.name.endswith("-words.txt"):
         return [(str(path), _decoded(path, data))]
@@ -131,12 +141,16 @@ def _unpacked(path):
         with zipfile.ZipFile(path) as box:
             members = [m for m in box.infolist() if m.filename.lower().endswith(".txt")
                        and not Path(m.filename).name.lower().startswith((".", "readme"))]
+            size = 0
             for m in members:
-                if m.file_size > LARGEST:
-                    raise InputError(f"{path}: expected texts of at most {LARGEST >> 20} MB, {m.filename} has "
-                                     f"{m.file_size >> 20}")
+                size += m.file_size
+                if size > LARGEST:
+                    raise InputError(f"{path}: expected texts of at most {LARGEST >> 20} MB together, with "
+                                     f"{m.filename} it is {size >> 20}")
             texts = [(f"{path}: {m.filename}", _decoded(f"{path}: {m.filename}", box.read(m))) for m in members]
-    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{path}: expected a .zip of text files, which cannot be read ({error})") from None
     if not texts:
         raise InputError(f"{path}: expected a .zip of text files, found no .txt in it")
@@ -157,9 +171,12 @@ def _decoded(where, data):
 def _kind(where, lines):
     if isinstance(lines, bytes):
         return "XML"
+    first = next((line for line in lines if line.strip()), "")
+    if _TAGGED.match(first):
+        return "BIO"
     if any("##" in line for line in lines):
         return "product reviews"
-    if where.endswith("-words.txt") or next((line for line in lines if line.strip()), "").startswith(";"):
+    if where.endswith("-words.txt") or first.startswith(";"):
         return "lexicon"
     return "BIO"
 

@@ -10,9 +10,12 @@ r"""The classification task: documents with a label, from the standard library's
 
 Several paths are pooled. A file that is UTF-8 is read as such; within folders and zips any other is read as Latin-1, in
 which every byte is a character, and counted. Whatever is left out or cut is counted in `notes`; whatever is not as
-expected is an `InputError` with file, line, what was expected and what was found.
+expected is an `InputError` with file, line, what was expected and what was found. White space within a label counts as
+one space, so that a label is one line everywhere.
 """
 import json
+import lzma
+import math
 import os
 import re
 import zipfile
@@ -27,6 +30,8 @@ from tinyattn.tasks.corpus import divide
 from tinyattn.tasks.text import read_bytes, read_lines, tokenize
 
 MOST_BYTES = 2**30     # of an unpacked zip: more is a mistake, or malice
+# what `zipfile` raises for a zip that is none, cut off, damaged, with a password or made in a way it does not know
+BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError, ValueError, IndexError)
 ABBREVIATIONS = frozenset([
     "a.k.a", "al", "approx", "capt", "cf", "co", "col", "corp", "dept", "dr", "e.g", "ed", "eds", "eq", "eqs", "esp",
     "est", "etc", "fig", "figs", "gen", "gov", "i.e", "inc", "jr", "lt", "ltd", "mr", "mrs", "ms", "mt", "no", "nos",
@@ -69,7 +74,7 @@ def read(paths=(), max_words=24, max_sentences=24):
     """
     paths, counted, documents = _as_paths(paths), Counter(), []
     for label, lines in _labelled(paths, counted):
-        document = Document(_cut(lines, max_words, max_sentences, counted), label)
+        document = Document(_cut(lines, max_words, max_sentences, counted), " ".join(label.split()))
         if document.sentences:
             documents.append(document)
         else:
@@ -169,13 +174,13 @@ def _read_table(path, counted):
 def _from_json(path, number, line):
     where = f'{path}, line {number}: expected {{"label": ..., "text": ...}}'
     try:
-        record = json.loads(line)
+        record = json.loads(line, object_pairs_hook=_each_once, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}, found what is not JSON ({error}) in {_shown(line)}") from None
     if not isinstance(record, dict) or not {"label", "text"} <= record.keys():
         raise InputError(f"{where}, found {_shown(line)}")
     label, text = record["label"], record["text"]
-    if not isinstance(label, str | int | float) or not str(label).strip():
+    if not isinstance(label, str | int | float) or not str(label).strip() or label in (math.inf, -math.inf):
         raise InputError(f"{where}, a text or a number as label, found the label {_shown(json.dumps(label))}")
     if not isinstance(text, str):
         raise InputError(f"{where}, found the text {_shown(json.dumps(text))}")
@@ -184,6 +189,18 @@ def _from_json(path, number, line):
     except UnicodeEncodeError as error:
         raise InputError(f"{where}, found half of a character pair ({error.reason})") from None
     return json.dumps(label) if isinstance(label, bool) else str(label).strip(), [text]
+
+
+def _each_once(pairs):
+    """The object of some pairs of key and value. ValueError for a key that comes twice, which JSON leaves open."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        raise ValueError("a key comes twice")
+    return record
+
+
+def _no_number(name):
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def _read_tree(path, files, counted):
@@ -217,21 +234,26 @@ def _apart(names):
 
 
 def _of_folder(path):
-    return [(file.relative_to(path).parts, lambda file=file: file.read_bytes())
-            for file in sorted(path.rglob("*")) if file.is_file()]
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    for file in files:
+        try:
+            str(file).encode()
+        except UnicodeEncodeError:
+            raise InputError(f"{path}: expected names of files and folders in UTF-8, found {file.name!a}") from None
+    return [(file.relative_to(path).parts, lambda file=file: file.read_bytes()) for file in files]
 
 
 def _of_zip(path):
     read_bytes(path)
     try:
         archive = zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except BROKEN as error:
         raise InputError(f"{path}: expected a zip, found what is none ({error})") from None
-    members = sorted((m for m in archive.infolist() if not m.is_dir()), key=lambda m: m.filename)
+    members = sorted((m for m in archive.infolist() if not m.filename.endswith("/")), key=lambda m: m.filename)
     size = sum(member.file_size for member in members)
     if size > MOST_BYTES:
         raise InputError(f"{path}: expected at most {MOST_BYTES:,} bytes when unpacked, found {size:,}")
-    return [(tuple(filter(None, member.filename.split("/"))), lambda member=member: archive.read(member))
+    return [(tuple(filter(None, member.filename.split("/"))) or (".",), lambda member=member: archive.read(member))
             for member in members]
 
 
@@ -240,7 +262,7 @@ def _lines(path, parts, content, counted):
     where = f"{path}, {'/'.join(parts)}"
     try:
         data = content()
-    except (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:  # Runtime: with a password
+    except BROKEN as error:
         raise InputError(f"{where}: cannot be read ({error})") from None
     if b"\0" in data:
         line = data[:data.index(b"\0")].count(b"\n") + 1
