@@ -36,8 +36,8 @@ from .system import Figure, Groups, Look, Prediction, System, at_least, check_dr
 @dataclass(frozen=True)
 class Options:
     """What kind of model. Each field is an option of `tinyattn train sense`."""
-    attention: str = option("multi_head", "how words look at each other: pairwise, multi_head, shaw, disan, static and "
-                                          "others that take x and a mask, FILE.py:NAME, or none, a bag of words")
+    attention: str = option("shaw", "how words look at each other: shaw, multi_head, pairwise, disan, static and "
+                                    "others that take x and a mask, FILE.py:NAME, or none, a bag of words")
     score: str = option("", "pairwise: how well two words fit: additive, general, dot, scaled_dot, mlp, ...; empty is "
                             "its own, additive")
     heads: int = option(4, "heads, of a mechanism that has some")
