@@ -1,18 +1,24 @@
-"""Film questions: files of all forms, broken ones, key hashing, memories of facts, windows and sentences, hits@1."""
+"""Film questions: files of all forms, key hashing, memories of all kinds; in `qa`: hits@1, going on, being asked."""
 import gzip
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from test_train import assert_same_run
 
-from tinyattn import InputError
+from tinyattn import InputError, Tensor, checkpoint
 from tinyattn.attention.key_value import NEAR, TITLE, WINDOW, hashed
+from tinyattn.config import Config
+from tinyattn.functional import cross_entropy
+from tinyattn.models.qa import NETWORKS, QA, SHOWN
 from tinyattn.tasks import movies
 from tinyattn.tasks.movies import INVERSE, Memories, cut, is_movies, load, memories, parse, read, spelled_out, write
+from tinyattn.train import train
 
 REAL = Path(__file__).parent.parent.parent / "shared" / "data" / "metaqa-1hop"
 FILMS = [(f"Film {i}", f"Maker {i % 7}", str(1980 + i % 9)) for i in range(20)]
@@ -253,8 +259,137 @@ def test_an_unknown_kind_of_memory(file):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the published files
+# in the system `qa`
 # ---------------------------------------------------------------------------------------------------------------------
+def system_for(*paths, seed=1, **options):
+    return QA.prepare(QA.Options(**{"attention": "key_value", "hidden": 8, "hops": 2, "memory": 12, **options}), paths,
+                      seed)
+
+
+@pytest.mark.parametrize("attention", NETWORKS)
+@pytest.mark.parametrize("kind", movies.KINDS)
+def test_every_network_answers_film_questions_from_every_kind_of_memory(file, kind, attention):
+    system = system_for(file, attention=attention, memories=kind)
+    assert set(system.answers) == {x for row in FILMS for x in row} and f"memories ({kind})" in system.describe()
+    train(system, Config.of(system, steps=2, validate_every=2))
+    assert {"accuracy", "loss"} <= system.evaluate("test").keys() and system.evaluate("validation")["questions"]
+    found, unknown = system.predict("who directed [Film 3]"), system.predict("why [zzz]")
+    assert found.record["answer"] in system.answers and "unknown" not in found.line and json.dumps(found.record)
+    assert unknown.record["unknown_words"] == ["why", "zzz"] and not unknown.record["story"] and not unknown.looks
+    assert np.isfinite(system.example_graph().item()) and len(system.examples(2)) == 2
+    if attention != "none":
+        weights, rows, columns, title, _ = found.looks[0].as_map()
+        assert weights.shape == (2, len(columns)) and title.startswith("who directed Film 3? ")
+
+
+def test_hits_at_1_by_hand(file):
+    """Any of the right answers will do, the first is that of the loss, and an answer that cannot be given is wrong."""
+    system = system_for(file)
+    assert system.figures["accuracy"].title == "hits@1" and "failed" not in system.figures
+    assert QA.figures["accuracy"].title == "accuracy"
+    places = {name: i for i, name in enumerate(system.answers)}
+    logits = np.zeros((4, len(places)))
+    logits[[0, 1, 2, 3], [places[a] for a in ("Film 8", "Film 8", "Maker 3", "1983")]] = 5
+    samples = [replace(system.corpus.ask(f"which [{i}]"), answer=right[0], answers=right) for i, right in enumerate(
+        [("Film 1", "Film 8"), ("Film 1", "Film 15"), ("Maker 3",), ("Maker 99",)])]
+    system.model.arrays = lambda batch, words: (np.array([int(q.question[1]) for q in batch]),)
+    system.model.forward = lambda rows: Tensor(logits[rows])
+    system.model.loss = lambda arrays, targets, batch: cross_entropy(system.model(*arrays), targets)
+    system.whole = samples
+    result = system.evaluate("all")
+    assert (result["accuracy"], result["unknown_answers"]) == (0.5, 1)
+    total = np.log(np.exp(5) + len(places) - 1)
+    assert result["loss"] == pytest.approx((total + total + total - 5) / 3, abs=1e-6)
+    best, likely = system.answer(samples)
+    assert [system.answers[i] for i in best] == ["Film 8", "Film 8", "Maker 3", "1983"]
+    np.testing.assert_allclose(likely, np.exp(5 - total), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", movies.KINDS)
+def test_a_run_goes_on_bit_for_bit_and_can_be_asked_without_its_files(file, tmp_path, kind):
+    options = {"memories": kind, "dropout": 0.1}
+    config = Config.of(system_for(file, **options), steps=8, validate_every=4, seed=3, batch_size=8)
+    whole = system_for(file, **options)
+    train(whole, config, run=tmp_path / "whole")
+    train(system_for(file, **options), config, run=tmp_path / "parts", stop_at=5)
+    train(system_for(file, seed=1, **options), config, run=tmp_path / "parts", resume=True)
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    again, _ = checkpoint.restore(tmp_path / "parts")
+    assert again.corpus is None and again.memories.pairs == whole.memories.pairs
+    assert again.figures["accuracy"].title == "hits@1"
+    for asked in ("who directed [Film 3]", "films by [Maker 1]", "what about [Film 99]"):
+        assert again.predict(asked).record == whole.predict(asked).record
+    with pytest.raises(InputError, match="one .entity. in brackets, found 0"):
+        again.predict("who directed Film 3?")
+
+
+def test_a_run_measures_other_files_each_question_once(file, tmp_path):
+    """Questions alone are asked of the memories of the run; with facts beside them, of these."""
+    system = system_for(file)
+    other = tmp_path / "asked.txt"
+    other.write_text("films by [Maker 1]\tFilm 1|Film 8\nfilms by [Maker 1]\tFilm 1|Film 8\nwho made [Zzz]\tYyy\n",
+                     encoding="utf-8")
+    system.attach_all([other])
+    assert [q.answers for q in system.whole] == [("Film 1", "Film 8"), ("Yyy",)]
+    assert system.whole[0].pairs == system.memories.ask("films by [Maker 1]").pairs
+    assert system.notes == ["2 questions; 80 memories (kb), those of the training",
+                            "for 1 of 2 questions no memory holds an answer"]
+    assert system.evaluate("all")["unknown_answers"] == 1
+    facts = tmp_path / "facts.txt"
+    facts.write_text("Zzz|directed_by|Yyy\n", encoding="utf-8")
+    system.attach_all([other, facts])
+    assert system.whole[1].pairs == ((("Zzz", "directed_by"), ("Yyy",)),) and not system.whole[0].pairs
+    assert "2 memories (kb)" in system.notes[0] and "training" not in system.notes[0]
+
+
+def test_films_and_stories_are_not_mixed_up(file, tmp_path):
+    story = tmp_path / "story.txt"
+    story.write_text("".join(f"1 S{i % 2} left {i}.\n2 Who left?\tS{i % 2}\t1\n" for i in range(20)), encoding="utf-8")
+    with pytest.raises(InputError, match="trained on questions about films, and these files hold stories"):
+        system_for(file).attach_all([story])
+    with pytest.raises(InputError, match="trained on stories with questions, and these files hold questions about"):
+        system_for(story).attach_all([file])
+    with pytest.raises(InputError, match="tasks is an option for stories; .*all.jsonl holds questions about films"):
+        system_for(file, tasks="1")
+    with pytest.raises(InputError, match="memories window is an option for questions about films"):
+        system_for(story, memories="window")
+    with pytest.raises(InputError, match="memories of the kind kb, window, sentence, got .page."):
+        system_for(file, memories="page")
+
+
+def test_windows_of_another_width(file):
+    """3 words to each side unless said otherwise; the network makes no windows of its own then."""
+    keys = [max(len(k) for k, _ in system_for(file, memories="window", windows=n).memories.pairs) for n in (0, 1, 3)]
+    assert keys[1] < keys[2] == keys[0]
+    system = system_for(file, memories="window", windows=1)
+    assert system.model.windows == 0 and len(system.model.table) == len(system.words) + 12
+
+
+def test_a_memory_in_words_has_no_marks_and_no_entity_that_is_asked_about():
+    told = ("Alien", "directed_by", "Ridley Scott")
+    assert movies.in_words(told) == "Alien directed_by Ridley Scott"
+    assert movies.in_words(told, {"Alien"}) == "directed_by Ridley Scott"
+    assert movies.in_words((WINDOW, "Alien", NEAR + "made", NEAR + "by", "Ridley Scott"), {"Alien"}) == (
+        "made by Ridley Scott")
+    assert movies.in_words((TITLE, NEAR + "by", "Ridley Scott", "Alien"), {"Alien"}) == "by Ridley Scott Alien"
+    assert movies.in_words(("Alien",), {"Alien"}) == "Alien"
+
+
+def test_in_a_picture_stand_the_memories_looked_at_the_most(file):
+    system = system_for(file, memory=40)
+    asked = "what film shown with [Film 3] film"
+    sample = system.memories.ask(asked)
+    assert len(sample.story) > SHOWN
+    found, weights = system.predict(asked), system.weights([sample])[0]
+    look = found.looks[0]
+    assert len(look.columns) == SHOWN == look.weights.shape[1] and len(found.record["story"]) == len(sample.story)
+    names = [name.removeprefix("Film 3 ") for name in found.record["story"]]  # what is asked about goes without saying
+    chosen = [names.index(name) for name in look.columns]
+    assert chosen == sorted(chosen)
+    np.testing.assert_array_equal(look.weights, weights[:, chosen])
+    assert weights.max(0)[chosen].min() >= np.delete(weights.max(0), chosen).max()
+
+
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"no published files in {REAL}")
 def test_the_published_questions():
     corpus = load([REAL / "dev.jsonl.gz"])

@@ -73,9 +73,9 @@ def test_a_batch_answers_as_each_question_alone(attention):
     system = small(corpus, attention=attention)
     system.model.to(np.float64)
     some = corpus.train[:6]
-    together = system.answer(some)
+    together = system.probabilities(some)
     for q, p, w in zip(some, together, system.weights(some)):
-        np.testing.assert_allclose(system.answer([q])[0], p, atol=1e-12)
+        np.testing.assert_allclose(system.probabilities([q])[0], p, atol=1e-12)
         if w is not None:
             np.testing.assert_allclose(system.weights([q])[0], w, atol=1e-12)
             assert w.shape == (2, len(q.story))
@@ -116,11 +116,21 @@ def test_wide_enough_for_one_task_and_for_several():
     assert small(both, hidden=0).model.options.hidden == 50
 
 
+def test_each_network_proposes_its_own_training():
+    found = {a: Config.proposed(QA, Options(attention=a)) for a in NETWORKS}
+    assert [found[a].options["dropout"] for a in NETWORKS] == [0.0, 0.1, 0.1, 0.0, 0.0]
+    assert [found[a].learning_rate for a in NETWORKS] == [0.32, 3e-3, 3e-3, 1e-2, 1e-2]
+    assert [found[a].clip for a in NETWORKS] == [1.25, 1.0, 1.0, 40.0, 40.0]
+    assert [found[a].optimizer for a in NETWORKS] == ["sgd", "adam", "adam", "adam", "adam"]
+    assert {found[a].schedule for a in ("dmn", "dmn_plus")} == {"linear"} and found["memn2n"].keep == "last"
+    assert Options(attention="dmn", dropout=0.0).dropout == 0.0 and small(attention="dmn").model.dropout.p == 0.1
+
+
 @pytest.mark.parametrize("bad, message", [
     ({"attention": "memnet"}, "attention: expected one of memn2n"), ({"hops": 0}, "hops of at least 1"),
     ({"memory": 0}, "memory"), ({"dropout": 1.0}, "dropout"), ({"random_noise": -0.1}, "random_noise"),
     ({"tying": "none"}, "tying: expected one of adjacent, layerwise"), ({"linear_start": -1}, "linear_start"),
-    ({"gates": 1.0}, "gates is an option of dmn"),
+    ({"gates": 1.0}, "gates is an option of dmn"), ({"gates": 1e300, "attention": "dmn"}, "gates of at most"),
     ({"windows": 3, "attention": "dmn"}, "windows is an option of key_value"),
     ({"nonlinear": True, "attention": "none"}, "nonlinear is an option of memn2n"), ({"hidden": -1}, "hidden"),
 ])
@@ -174,6 +184,25 @@ def test_figures_by_hand():
     assert "gold_mass" not in system.evaluate("test", limit=0) and system.evaluate("test", limit=1)["questions"] == 1
     look = system._look(samples[0]).looks[0]
     assert look.gold == ((0, 2), (1, 2)) and look.columns[2] == "omar is in the attic"
+
+
+def test_answers_that_training_never_has_give_no_loss_and_no_validation():
+    """The mean over no question is no number, and by no means a perfect 0."""
+    corpus = small_corpus()
+    system = small(corpus)
+    system.whole = [told("Sam walks into the moon", answer="moon")]
+    found = system.evaluate("all")
+    assert found["loss"] is None and found["accuracy"] == 0 and found["unknown_answers"] == 1
+    corpus.validation = system.whole * 3
+    with pytest.raises(InputError, match="qa: expected validation questions with answers that training has.*none in 3"):
+        small(corpus)
+
+
+@pytest.mark.parametrize("answers", [[], ["attic", "attic"]])
+def test_answers_of_a_checkpoint_are_there_each_once(answers):
+    extra = {**small().extra(), "answers": answers}
+    with pytest.raises(ValueError, match="expected answers, each once"):
+        QA.restore(Options(hidden=6, hops=2), extra)
 
 
 def test_one_of_several_right_answers_will_do():
@@ -273,4 +302,4 @@ def test_20_steps_of_the_reader_are_pytorchs():
         ours.step()
         theirs.step()
     for name, p in model.named_parameters():
-        np.testing.assert_allclose(p.numpy(), w[name].detach().numpy(), atol=1e-8, err_msg=name)
+        np.testing.assert_allclose(p.numpy(), w[name].detach().numpy(), rtol=0, atol=1e-8, err_msg=name)

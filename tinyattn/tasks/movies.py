@@ -29,8 +29,8 @@ paper's tables). What memories are (`KINDS`), for comparing them as the paper do
                 training questions ask about, and there are few questions here
     sentence    key and value a sentence
 
-Without documents, the text is rendered from the knowledge base by the sentences of `write` below. It is simpler than
-Wikipedia: whatever the knowledge base knows is said once, in one of three ways.
+Without documents, the text is rendered from the knowledge base by the sentences of `movies_text.write`. It is simpler
+than Wikipedia: whatever the knowledge base knows is said once, in one of three ways.
 """
 import gzip
 import json
@@ -39,9 +39,10 @@ import zlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from tinyattn.attention.key_value import NEAR, merge, windows
+from tinyattn.attention.key_value import NEAR, TITLE, WINDOW, windows
 from tinyattn.errors import InputError
 from tinyattn.tasks.corpus import Corpus, divide
+from tinyattn.tasks.movies_text import cut, write
 from tinyattn.tasks.qa import Question
 from tinyattn.tasks.text import read_bytes, read_lines, tokenize
 
@@ -197,80 +198,6 @@ def _documents(lines):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# text about the facts
-# ---------------------------------------------------------------------------------------------------------------------
-LEADS = {  # relation: ways to say it in the first sentence
-    "release_year": ("from {things}", ", shown in {things}", "of the year {things}"),
-    "directed_by": (", directed by {things}", "by {things}", "that {things} made"),
-}
-SENTENCES = {  # relation: ways to say it; "{things}" is the list of things
-    "written_by": ("it was written by {things} .", "the script is by {things} .", "{things} wrote the story ."),
-    "starred_actors": ("it stars {things} .", "in the main parts we see {things} .", "{things} play in it ."),
-    "has_genre": ("it is a {things} film .", "the genre is {things} .", "most would call it {things} ."),
-    "has_tags": ("people think of {things} .", "viewers describe it by {things} .", "it has to do with {things} ."),
-    "in_language": ("the language is {things} .", "it is spoken in {things} .", "the actors speak {things} ."),
-}
-
-
-def write(facts):
-    """[(title, [sentence as words])] of the facts {(subject, relation, object)}, a document for each subject.
-
-    The first sentence names the film, its year and who directed it; what else is known has a sentence for each
-    relation, its objects as a list: "it stars A , B and C .". There the film is "it", and who reads such a sentence by
-    itself does not know which. How a thing is said depends on title and relation alone.
-    """
-    about = {}
-    for subject, relation, thing in facts:
-        about.setdefault(subject, {}).setdefault(relation, []).append(thing)
-    documents = []
-    for title, relations in about.items():
-        lead, others = [title, "is", "a", "film"], []
-        for relation, things in relations.items():
-            name = f"{title}|{relation}"
-            if relation in LEADS:
-                lead += _say(_one_of(LEADS[relation], name), things)
-            else:
-                ways = SENTENCES.get(relation, (f"its {relation} is {{things}} .",))
-                others.append(_say(_one_of(ways, name), things))
-        documents.append((title, [(*lead, "."), *others]))
-    return documents
-
-
-def _one_of(ways, name):
-    return ways[zlib.crc32(name.encode()) % len(ways)]
-
-
-def _say(way, things):
-    """The words of a sentence with {things} in it."""
-    return tuple(w for word in way.split() for w in (_list(things) if word == "{things}" else [word]))
-
-
-def _list(things):
-    """["A", "B", "C"] to A , B and C as words."""
-    words = []
-    for i, thing in enumerate(things):
-        words += ([] if i == 0 else ["and"] if i == len(things) - 1 else [","]) + [thing]
-    return words
-
-
-def cut(documents, entities):
-    """Documents as they were read, [(title, [line])], cut into words: [(title, [words of the line])]. An entity is
-    one word."""
-    by_words = {" ".join(tokenize(name, lower=False)): name for name in entities}
-    by_first = {}
-    for spelled in by_words:
-        if spelled:
-            by_first.setdefault(spelled.split()[0], []).append(spelled)
-
-    def words(line):
-        tokens = tokenize(line, lower=False)
-        likely = [name for first in sorted(set(tokens)) for name in by_first.get(first, ())]
-        return tuple(by_words.get(w, w.lower()) for w in merge(tokens, likely))
-
-    return [(title, [words(line) for line in lines]) for title, lines in documents]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # memories
 # ---------------------------------------------------------------------------------------------------------------------
 class Memories:
@@ -295,11 +222,36 @@ class Memories:
         chosen = list(chosen)[:self.most]
         return tuple(self.pairs[i] for i in chosen), tuple(self.told[i] for i in chosen)
 
+    def ask(self, text):
+        """A Question, without an answer, from text with the entity in [brackets]. InputError if there is none."""
+        words, names = parse(text)
+        if len(names) != 1:
+            raise InputError(f"expected a question with one [entity] in brackets, found {len(names)}: {text[:60]!r}")
+        pairs, told = self.of(words, names[0])
+        return Question(told, words, "", pairs=pairs)
+
+    def to_list(self, words):
+        """[[key, value]] as numbers of a Vocabulary that has all their words: what a checkpoint keeps."""
+        return [[words.encode(key), words.encode(value)] for key, value in self.pairs]
+
+    @classmethod
+    def from_list(cls, pairs, words, most=64):
+        """The memories that `to_list` wrote down."""
+        names = words.to_list()
+        return cls([tuple(tuple(names[i] for i in part) for part in pair) for pair in pairs], most)
+
 
 def spelled_out(words):
     """The words, and for an entity of several words those of its name, each once; "1:word" is the word itself."""
     plain = [w.removeprefix(NEAR) for w in words]
     return dict.fromkeys([*plain, *(part for w in plain if " " in w for part in w.lower().split())])
+
+
+def in_words(told, asked=()):
+    """A memory, as a sentence, for people: without the marks of a window, nor the entity `asked` about where it begins
+    with that: "directed_by Ridley Scott"."""
+    words = [w.removeprefix(NEAR) for w in told if w not in (WINDOW, TITLE)]
+    return " ".join(words[1:] if len(words) > 1 and words[0] in asked else words)
 
 
 def memories(kind, facts, documents, entities, size=3):
@@ -330,12 +282,8 @@ class Movies(Corpus):
     memories: Memories = None
 
     def ask(self, text):
-        """A Question, without an answer, from text with the entity in [brackets]. InputError if there is none."""
-        words, names = parse(text)
-        if len(names) != 1:
-            raise InputError(f"expected a question with one [entity] in brackets, found {len(names)}: {text[:60]!r}")
-        pairs, told = self.memories.of(words, names[0])
-        return Question(told, words, "", pairs=pairs)
+        """See `Memories.ask`."""
+        return self.memories.ask(text)
 
     def sentences(self):
         """Everything that has words, for a vocabulary: questions, keys, values, candidates."""
@@ -362,12 +310,46 @@ def load(paths, seed=1, kind="kb", size=3, most=64):
     where = ", ".join(map(str, paths))
     if not found.train:
         raise InputError(f"{where}: expected questions, found none")
+    return _corpus(found, _store(found, kind, size, most, where), kind, seed, where)
+
+
+def load_all(paths, kind="kb", size=3, most=64, store=None):
+    """(every question of some files, each once and with all its answers; notes), to be measured.
+
+    store    Memories, for files that hold questions alone
+    The rest as in `load`.
+    """
+    found, where = read(paths), ", ".join(map(str, paths))
+    if not found.train:
+        raise InputError(f"{where}: expected questions, found none")
+    alone = store is not None and not found.facts and not found.documents
+    store = store if alone else _store(found, kind, size, most, where)
+    asked, counts = list(dict.fromkeys([*found.train, *found.test])), Counter(known=0, asked=0)
+    samples = [_sample(question, store, kind, counts) for question in asked]
+    return samples, [f"{len(asked)} questions; {len(store.pairs)} memories ({kind})"
+                     + (", those of the training" if alone else ""), _known(counts)]
+
+
+def _store(found, kind, size, most, where):
+    """The Memories that files make."""
     if not found.facts and (kind == "kb" or not found.documents):
         raise InputError(f"{where}: expected facts for the memories too: a .jsonl file with triples, or lines "
                          f"subject|relation|object{'' if kind == 'kb' else ', or documents'}")
     documents = cut(found.documents, found.entities) if found.documents else write(found.facts)
-    store = Memories(memories(kind, found.facts, documents, found.entities, size), most)
-    return _corpus(found, store, kind, seed, where)
+    return Memories(memories(kind, found.facts, documents, found.entities, size), most)
+
+
+def _sample(question, store, kind, counts):
+    """The Question of (words, entity, answers); counts those asked, and those of which a memory holds an answer."""
+    words, entity, answers = question
+    pairs, told = store.of(words, entity)
+    values = {word for _, value in pairs for word in value}
+    counts.update(asked=1, known=not values.isdisjoint(answers))
+    return Question(told, words, answers[0], task=kind, pairs=pairs, answers=answers)
+
+
+def _known(counts):
+    return f"for {counts['asked'] - counts['known']} of {counts['asked']} questions no memory holds an answer"
 
 
 def _corpus(found, store, kind, seed, where):
@@ -378,18 +360,11 @@ def _corpus(found, store, kind, seed, where):
         parts.train += parts.test
     counts = Counter(known=0, asked=0)
 
-    def sample(question):
-        words, entity, answers = question
-        pairs, told = store.of(words, entity)
-        values = {word for _, value in pairs for word in value}
-        counts.update(asked=1, known=not values.isdisjoint(answers))
-        return Question(told, words, answers[0], task=kind, pairs=pairs, answers=answers)
-
-    held = [[sample(q) for q in part] for part in (parts.validation, tests)]
-    train = [replace(s, answer=a) for s in map(sample, parts.train) for a in s.answers]
+    train, *held = ([_sample(q, store, kind, counts) for q in part] for part in (parts.train, parts.validation, tests))
+    train = [replace(s, answer=a) for s in train for a in s.answers]
     notes = [f"{len(once) + len(dict.fromkeys(found.test))} questions, {len(found.facts)} facts, {len(found.entities)} "
              f"entities; {len(store.pairs)} memories ({kind})",
-             f"for {counts['asked'] - counts['known']} of {counts['asked']} questions no memory holds an answer"]
+             _known(counts)]
     double = len(found.train) + len(found.test) - len(once) - len(dict.fromkeys(found.test))
     left_out = {**found.left_out, "questions that stood there twice": double}
     notes += [f"left out: {n} {what}" for what, n in left_out.items() if n]

@@ -148,7 +148,7 @@ class _Lines:
             raise self.wrong(n, "a sentence of the story before its first question", line)
         support = columns[2].split() if len(columns) == 3 else []
         for text in support:
-            if not (text.isascii() and text.isdigit() and int(text[:8]) in self.places):
+            if not (text.isascii() and text.isdigit() and len(text) < 8 and int(text) in self.places):
                 raise self.wrong(n, "supporting lines that are earlier sentences of the story", text)
         return Question(tuple(self.sentences), words, columns[1], frozenset(self.places[int(t)] for t in support),
                         self.task)
@@ -192,7 +192,7 @@ def _inside(path):
 
 def read(paths, tasks=""):
     """(all questions of some files, notes). Of a folder with test files, these alone."""
-    paths, samples, counted, count = _as_paths(paths), [], Counter(), 0
+    paths, samples, counted, count = as_paths(paths), [], Counter(), 0
     for (_, task), uses in _files(paths, tasks).items():
         named = any(path in paths for path in uses.values())
         for path in uses.values() if named or "test" not in uses else [uses["test"]]:
@@ -201,7 +201,8 @@ def read(paths, tasks=""):
     return samples, [f"{len(samples):,} questions of {count} file{'s' * (count > 1)}", *_listed(counted)]
 
 
-def _as_paths(paths):
+def as_paths(paths):
+    """A list of Paths, of one path too."""
     return [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
 
 
@@ -217,19 +218,26 @@ def load(paths=(), tasks="", seed=1):
     """
     if not paths:
         return _simulated([str(n) for n in task_numbers(tasks or DEFAULT)], seed)
-    corpus, counted = Corpus([], [], []), Counter()
-    for (_, task), uses in _files(_as_paths(paths), tasks).items():
+    corpus, counted, alone = Corpus([], [], []), Counter(), []
+    for (_, task), uses in _files(as_paths(paths), tasks).items():
+        if not {"train", "test"} <= uses.keys():
+            alone.append(f"divided by stories: {', '.join(path.name for path in uses.values())}")
         told = {use: read_stories(path, task, counted) for use, path in uses.items()}
         for part, chosen in zip((corpus.train, corpus.validation, corpus.test), _parts(told, uses, seed)):
             part += [question for story in chosen for question in story]
-    seen = {(q.story, q.question) for q in corpus.train}
-    again = sum((q.story, q.question) in seen for q in corpus.test)
     tasks = len({q.task for q in corpus.train})
     corpus.notes = [f"{tasks} task{'s' * (tasks > 1)}: {len(corpus.train):,} training, {len(corpus.validation):,} "
                     f"validation and {len(corpus.test):,} test questions",
                     *_listed(counted)]
-    corpus.notes += [f"{again:,} test questions stand in training too, with the same story"] * bool(again)
+    corpus.notes += [*alone, *_seen_again(corpus)]
     return corpus
+
+
+def _seen_again(corpus):
+    """A note on test questions that stand in training too: stories that differ later may begin alike."""
+    seen = {(q.story, q.question) for q in corpus.train}
+    again = sum((q.story, q.question) in seen for q in corpus.test)
+    return [f"{again:,} test questions stand in training too, with the same story"] * bool(again)
 
 
 def _parts(told, uses, seed):
@@ -257,5 +265,6 @@ def _simulated(kinds, seed):
             part += [Question(tuple(map(cut, story)), cut(question), answer, frozenset(support), kind)
                      for story, question, answer, support in told]
     corpus.notes = [f"built-in stories of kind {', '.join(kinds)}: {len(corpus.train):,} training, "
-                    f"{len(corpus.validation):,} validation and {len(corpus.test):,} test questions, seed {seed}"]
+                    f"{len(corpus.validation):,} validation and {len(corpus.test):,} test questions, seed {seed}",
+                    *_seen_again(corpus)]
     return corpus
