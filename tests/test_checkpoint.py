@@ -62,8 +62,9 @@ def test_a_save_that_fails_leaves_the_old_checkpoint(tmp_path, monkeypatch, fail
         monkeypatch.setattr(checkpoint, "open", Full, raising=False)
     else:
         monkeypatch.setattr(checkpoint.os, failing, fail)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space") as failed:
         save(tmp_path, example(2))
+    assert failed.value.filename == str(tmp_path / FILE)
     monkeypatch.undo()
     assert load(tmp_path).state["step"] == 1
     assert os.listdir(tmp_path) == [FILE]
@@ -179,6 +180,8 @@ def test_restore_gives_the_system_with_its_best_weights(tmp_path):
     ({}, {"source": None}, "does not fit"),
     ({}, {"source": WORDS[:-1]}, "has shape"),
     ({}, {"source": ["x", *WORDS]}, "expected to begin with <pad>"),
+    ({}, {"source": [*WORDS[:-1], 5]}, "vocabulary: expected words as texts, found 5 at 5"),
+    ({}, {"source": [*WORDS[:-1], ["b"]]}, "vocabulary: expected words as texts"),
 ])
 def test_restore_refuses_what_does_not_fit_in_one_line(tmp_path, config, extra, reason):
     import re
@@ -188,6 +191,20 @@ def test_restore_refuses_what_does_not_fit_in_one_line(tmp_path, config, extra, 
     with pytest.raises(InputError) as refused:
         checkpoint.restore(tmp_path)
     assert re.search(reason, str(refused.value)) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("part", ["model", "best"])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_weights_that_are_no_numbers_are_refused(tmp_path, part, value):
+    system = translator()
+    weights = system.model.state_dict()
+    name = list(weights)[3]
+    broken = weights[name].copy()
+    broken.flat[-1] = value
+    parts = {"model": weights, part: {**weights, name: broken}}
+    save(tmp_path, Checkpoint({"system": "translate", "options": OPTIONS}, system.extra(), {}, **parts))
+    with pytest.raises(InputError, match=rf"model\.safetensors: expected finite weights, found nan or inf in {name}$"):
+        checkpoint.restore(tmp_path)
 
 
 MECHANISM = """

@@ -117,7 +117,7 @@ def test_long_documents_are_cut_and_counted(tmp_path):
     ('{"label": ["a"], "text": "b"}', ["line 1", "label", '["a"]']), ('{"label": "", "text": "b"}', ["line 1"]),
     ('{"label": "a", "text": 3}', ["line 1", "text", "3"]), ('{"label": "a", "text": "\\ud800"}', ["line 1", "half"]),
     ('{"a":' * 100_000, ["line 1", "not JSON"]), ('{"label": NaN, "text": "b"}', ["line 1", "NaN is no number"]),
-    ('{"label": 1e999, "text": "b"}', ["line 1", "a number as label", "Infinity"]),
+    ('{"label": 1e999, "text": "b"}', ["line 1", "1e999 is too large a number"]),
     ('{"label": "a", "text": "b", "label": "c"}', ["line 1", "a key comes twice"]),
 ])
 def test_files_that_cannot_be_used_are_refused_with_the_line(tmp_path, content, fragments):
@@ -356,7 +356,7 @@ def test_word_vectors_begin_alike_in_all_networks(path, attention):
     assert (table[0] == 0).all() and 0.08 < table[1:].std() < 0.12
 
 
-@pytest.mark.parametrize("attention", ["han", "none"])
+@pytest.mark.parametrize("attention", NETWORKS)
 def test_five_steps_and_five_more_equal_ten_bit_for_bit(path, tmp_path, attention):
     def run(folder, **stops):
         system = prepare(path, attention=attention, dropout=0.3)

@@ -1,4 +1,5 @@
 """The command line: what it leaves behind, what it says, with which exit code; odd consoles and odd files."""
+import io
 import json
 import os
 import re
@@ -15,6 +16,8 @@ import pytest
 from tinyattn import checkpoint
 from tinyattn.cli import COMMANDS, main
 from tinyattn.commands import console, health, names
+from tinyattn.errors import InputError
+from tinyattn.models.system import Prediction
 from tinyattn.tasks.english_french import generate
 
 ROOT = Path(__file__).parent.parent
@@ -237,6 +240,11 @@ def example(rng):
      (["train", "translate", "--data", "a", "--data", "b", "--data", "c"], ["one or two files", "3"]),
      (["train", "translate", "--links", "l.txt"], ["l.txt"]),
      (["train", "translate", "--compare", "nowhere"], ["nowhere", "metrics.json"]),
+     (["train", "translate", "--data", ""], ["--data", "expected a path"]),
+     (["train", "translate", "--data", "a", "--data", ""], ["--data", "expected a path"]),
+     (["train", "translate", "--links", ""], ["--links", "expected a path"]),
+     (["compare", "classify", "--data", ""], ["--data", "expected a path"]),
+     (["evaluate", "nowhere", "--data", ""], ["--data", "expected a path"]),
      (["train", "translate", "--what"], ["--what"]), (["evaluate"], ["RUN"]),
      (["evaluate", "nowhere"], ["nowhere", "no such folder"]),
      (["evaluate", "nowhere", "--links", "x"], ["--links", "--data"]), (["predict", "nowhere", "x"], ["nowhere"]),
@@ -291,6 +299,24 @@ def test_odd_but_usable_files_train(content, capsys, tmp_path):
     assert main(["train", "translate", *arguments]) == 0
     words = checkpoint.load(tmp_path / "r").extra
     assert not any("\r" in w or "\ufeff" in w for side in ("source", "target") for w in words[side])
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs devices that are files")
+@pytest.mark.parametrize("arguments", [["train", "translate"], ["train", "classify"], ["train", "qa"],
+                                       ["compare", "sense", "--attention", "none", "--seeds", "2"]])
+def test_a_pipe_or_device_is_no_data(arguments, capsys, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/zero", str(tmp_path / "pipe")):
+        assert main([*arguments, "--data", path, "--run", str(tmp_path / "r")]) == 2
+        assert_one_line(said(capsys)[1], path, "found a pipe or device")
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_run_of_another_system_is_nothing_to_compare_with(capsys, tmp_path):
+    (tmp_path / "metrics.json").write_text(json.dumps({"system": "qa", "options": {}, "test": {}}))
+    assert main(["train", "translate", "--compare", str(tmp_path), "--run", str(tmp_path / "r")]) == 2
+    assert_one_line(said(capsys)[1], f"--compare: expected a run of translate, found in {tmp_path} one of qa")
+    assert not (tmp_path / "r").exists()
 
 
 def test_cuda_without_a_card_is_one_line_and_never_a_silent_cpu_run(capsys, tmp_path, monkeypatch):
@@ -362,6 +388,39 @@ def test_predict_takes_words_or_lines(trained, capsys):
     done = command("predict", trained[0], stdin=b"ok\n\xe9t\xe9\n")
     assert done.returncode == 2
     assert_one_line(done.stderr.decode(), "stdin, line 2: expected UTF-8 text, found the byte 0xe9")
+
+
+class Echo:
+    """In place of a run: it answers with the text, and not to "bad"."""
+    name, takes_beam = "echo", False
+
+    def predict(self, text):
+        if text == "bad":
+            raise InputError("expected better")
+        return Prediction(text, {"text": text})
+
+
+def test_an_answer_that_cannot_be_names_its_line_of_stdin(capsys, monkeypatch):
+    monkeypatch.setattr(checkpoint, "restore", lambda run, attention=None: (Echo(), None))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"good\n\nbad\n")))
+    assert main(["predict", "r"]) == 2
+    assert said(capsys) == ("good\n\n", "tinyattn: stdin, line 3: expected better\n")
+    assert main(["predict", "r", "bad"]) == 2
+    assert said(capsys) == ("", "tinyattn: expected better\n")
+
+
+def test_words_cannot_steer_the_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(checkpoint, "restore", lambda run, attention=None: (Echo(), None))
+    odd = "\x1b]0;owned\x07 \x9b2J\ta\x00\x7f\rb"
+    assert main(["predict", "r", odd]) == 0
+    assert said(capsys)[0] == "\\u001b]0;owned\\u0007 \\u009b2J\ta\\u0000\\u007f\\u000db\n"
+    assert main(["predict", "r", "--json", odd]) == 0
+    assert json.loads(said(capsys)[0]) == {"text": odd}
+    console.out_json([odd])
+    shown = said(capsys)[0]
+    assert json.loads(shown) == [odd] and not console.CONTROL.search(shown)
+    console.note("a\x1b[31m\nb")
+    assert said(capsys)[1] == "a\\u001b[31m\nb\n"
 
 
 def test_heatmap_and_graph_of_a_run(trained, tmp_path, capsys):

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 import tinyattn as ta
-from tinyattn import optim
+from tinyattn import nn, optim
 from tinyattn.attention.cmla import cmla, reference
 from tinyattn.autograd import no_grad
 from tinyattn.gradcheck import gradcheck
@@ -123,6 +123,18 @@ def test_dropout_acts_in_training_only_and_its_masks_come_from_the_seed():
         values.append(model.train().loss(*data).item())
     assert values[0] == values[1] != model.train().loss(*data).item()
     assert model.eval().loss(*data).item() == model.loss(*data).item() == small().loss(*data).item()
+
+
+@pytest.mark.parametrize("attention", ["cmla", "none"])
+def test_dropout_acts_on_the_windows_the_states_and_the_scores(attention, monkeypatch):
+    dropped, forward = [], nn.Dropout.forward
+
+    def seen(self, x):
+        dropped.append(x.shape)
+        return forward(self, x)
+    monkeypatch.setattr(nn.Dropout, "forward", seen)
+    small(attention=attention, dropout=0.5).loss(*batch())
+    assert dropped == [(3, 4, 9), (3, 4, 3), (3, 2, 4, 4)][:3 if attention == "cmla" else 2]
 
 
 def torch_twin(torch, model):

@@ -279,6 +279,16 @@ def test_the_readers_gradients_and_its_padding():
         np.testing.assert_allclose(p.grad.numpy(), together[name], atol=1e-12, err_msg=name)
 
 
+def test_the_reader_drops_words_and_units_of_its_last_state_in_training():
+    model = reader(dropout=0.5)
+    model.answer.weight, model.answer.bias = Tensor(np.eye(3)), Tensor(np.zeros(3))  # so the logits are that state
+    arrays = model.arrays(SAMPLES * 100, WORDS)
+    whole, dropped = model.eval()(*arrays).numpy(), model.train()(*arrays).numpy()
+    assert (whole != 0).all() and 0.4 < (dropped == 0).mean() < 0.6
+    kept = dropped != 0
+    assert np.abs(dropped[kept] - 2 * whole[kept]).min() > 0  # of other words, too
+
+
 def test_20_steps_of_the_reader_are_pytorchs():
     torch = pytest.importorskip("torch")
     model = reader()

@@ -306,8 +306,9 @@ def test_both_forms_of_file_are_read(tmp_path):
     assert any("1 blank line" in note for note in notes)
     rows = [{"word": "bank", "sense": "river", "text": "They fished from the bank of the stream."},
             {"word": "bank", "sense": "bank.money", "text": "The *banks* raised their rates."}]
-    again, _ = read_samples([write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))])
-    assert again == samples
+    lines = "\n".join(map(json.dumps, rows)).encode()
+    for name, data in (("a.jsonl", lines), ("a.jsonl.gz", gzip.compress(lines))):
+        assert read_samples([write(tmp_path / name, data)])[0] == samples
 
 
 @pytest.mark.parametrize("text, expected", [
@@ -320,8 +321,9 @@ def test_both_forms_of_file_are_read(tmp_path):
     (b'{"word": "a", "sense": "b", "text": "c"', "JSON"),
     (b'{"word": "a", "sense": "b.c", "text": "a"}', "a sense of 'a'"),
     (b'{"word": "a", "sense": "b", "text": "a or a"}', "found it 2 times"),
-    (b'{"word": "a", "sense": "\\ud800", "text": "a"}', "line 1: expected a JSON object"),
-], ids=range(18))
+    (b'{"word": "a", "sense": "\\ud800", "text": "a"}', "line 1: expected {"),
+    (b'{"word": "a", "sense": "b", "text": "a", "text": "b"}', "a key comes twice"),
+], ids=range(19))
 def test_hostile_files_are_one_line(tmp_path, text, expected):
     with pytest.raises(InputError) as error:
         read_samples([write(tmp_path / "bad", text)])
@@ -384,7 +386,7 @@ def test_pseudo_words_need_a_text_with_these_words(tmp_path):
         corpus = load([write(tmp_path / name, data)], "door/cat")
         assert len(corpus.train) == 48 and {s.word for s in corpus.test} == {"cat-door"}
     for message, arguments in [("found no window", ([tmp_path / "a.txt"], "door/window")),
-                               ("packed by gzip", ([write(tmp_path / "bad.gz", b"\x1f\x8bno")], "auto")),
+                               ("expected a gzipped file", ([write(tmp_path / "bad.gz", b"\x1f\x8bno")], "auto")),
                                ("--data", ([], "auto")), ("at least two words", ([tmp_path / "a.txt"], "auto"))]:
         with pytest.raises(InputError, match=message):
             load(*arguments)
@@ -433,9 +435,10 @@ def test_a_short_training_reads_the_order_and_a_bag_does_not(made):
     assert scores["none"]["paired"] < 10 and scores["none"]["accuracy"] < 65, scores["none"]
 
 
-def test_resume_is_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("attention", ["disan", "multi_head"])
+def test_resume_is_bit_for_bit(tmp_path, attention):
     def fresh():
-        return system(seed=2, attention="disan", dropout=0.2)
+        return system(seed=2, attention=attention, dropout=0.2)
     whole, begun, resumed = fresh(), fresh(), fresh()
     config = Config.of(whole, steps=10, validate_every=4, seed=2)
     train(whole, config, run=tmp_path / "whole")

@@ -1,6 +1,7 @@
 """The translation task: text files, words, vocabulary, batches, the built-in grammar and the readers."""
 
 import gettext
+import gzip
 import io
 import os
 import random
@@ -16,10 +17,11 @@ import pytest
 
 from tinyattn.errors import InputError
 from tinyattn.tasks import english_french_lexicon as lexicon
+from tinyattn.tasks import text as text_module
 from tinyattn.tasks.english_french import LEMMAS, LONGEST, as_pair, generate, sentence
 from tinyattn.tasks.english_french_grammar import Use, determiner, noun_core, verb_group
 from tinyattn.tasks.english_french_phrase import Draw, Mot, fixed
-from tinyattn.tasks.text import Vocabulary, batches, pad, read_lines, tokenize
+from tinyattn.tasks.text import Kept, Vocabulary, as_paths, batches, json_line, pad, read_lines, text_lines, tokenize
 from tinyattn.tasks.translate import load, parse_input, read_pairs
 
 DATA = Path(__file__).parents[1] / "../shared/data"
@@ -59,6 +61,9 @@ def test_read_lines_refuses(tmp_path):
     refused(lambda: read_lines(tmp_path), "folder")
     refused(lambda: read_lines("a\0b"), "cannot be read")
     refused(lambda: read_lines(write(tmp_path, "a", "")), "empty file")
+    os.mkfifo(tmp_path / "pipe")  # which nobody writes to
+    refused(lambda: read_lines(tmp_path / "pipe"), "pipe: expected a file, found a pipe or device")
+    refused(lambda: read_lines("/dev/zero"), "/dev/zero: expected a file, found a pipe or device")
     refused(lambda: read_lines(write(tmp_path, "b", b"ok\r\nok\rno\0\n")), "line 3, byte 3", "NUL")
     refused(lambda: read_lines(write(tmp_path, "c", "ok\ncafé".encode("latin-1"))), "line 2, byte 4", "0xe9", "UTF-8")
     refused(lambda: read_lines(write(tmp_path, "d", b"\xef\xbb\xbfab\n\xff")), "line 2, byte 1", "0xff")
@@ -86,6 +91,56 @@ def test_tokenize_keeps_case_on_request():
     assert tokenize("L'Été", lower=False) == ["L'", "Été"]
 
 
+def test_lines_of_a_gzipped_file_are_those_of_the_file(tmp_path, monkeypatch):
+    text = "\ufeffone\r\ntwo\u2028still two\n\ncafé".encode()
+    plain, packed = write(tmp_path, "a.txt", text), write(tmp_path, "a.txt.GZ", gzip.compress(text))
+    assert text_lines(plain) == text_lines(packed) == read_lines(plain) == ["one", "two\u2028still two", "", "café"]
+    refused(lambda: text_lines(write(tmp_path, "b.gz", gzip.compress(text)[:-9])), "b.gz", "cannot be unpacked")
+    refused(lambda: text_lines(write(tmp_path, "b.gz", text)), "b.gz", "expected a gzipped file")
+    refused(lambda: text_lines(write(tmp_path, "b.gz", gzip.compress(b""))), "b.gz", "empty file")
+    refused(lambda: text_lines(write(tmp_path, "b.gz", gzip.compress(b"ok\n\xff"))), "b.gz, line 2, byte 1", "0xff")
+    refused(lambda: text_lines(write(tmp_path, "b.gz", gzip.compress(b"\0"))), "line 1, byte 1", "NUL")
+    monkeypatch.setattr(text_module, "MOST_BYTES", len(text))
+    assert len(text_lines(packed)) == 4
+    monkeypatch.setattr(text_module, "MOST_BYTES", len(text) - 1)
+    refused(lambda: text_lines(packed), "a.txt.GZ", f"at most {len(text) - 1} bytes")
+
+
+@pytest.mark.parametrize("line, reason", [
+    ("", "not JSON"), ("[1]", "found '[1]'"), ("3", "found '3'"), ('{"a": 1', "not JSON"), ('{"a": 1} x', "Extra data"),
+    ('{"a": 1, "a": 1}', "a key comes twice"), ('{"b": {"a": 1, "a": 2}}', "a key comes twice"),
+    ('{"a": NaN}', "NaN is no number"), ('{"a": [-Infinity]}', "-Infinity is no number"),
+    ('{"a": -1e999}', "-1e999 is too large"), ('{"a": "\\udc00"}', "half of a character pair"),
+    ('{"\\uD83D": 1}', "half of a character pair"), ('{"a":' * 100_000, "not JSON"),
+    ('{"a": ' + "1" * 10_000 + "}", "not JSON")], ids=range(14))
+def test_a_line_of_json_that_is_no_object_or_read_in_two_ways_is_refused(line, reason):
+    refused(lambda: json_line(line, "f, line 3", "such a thing"), "f, line 3: expected such a thing, found ", reason)
+
+
+def test_a_line_of_json():
+    found = json_line(' {"a": [1, 2.5, 1e300, null, true], "b": {"é": "\\ud83d\\ude00 \\\\ud800"}}', "f", "")
+    assert found == {"a": [1, 2.5, 1e300, None, True], "b": {"é": "\U0001f600 \\ud800"}}
+
+
+def test_one_path_or_several():
+    assert as_paths("a") == as_paths(Path("a")) == as_paths(["a"]) == as_paths((Path("a"),)) == [Path("a")]
+    assert as_paths(()) == []
+
+
+def test_what_was_made_of_a_sample_is_kept_as_long_as_the_vocabulary_is():
+    kept, made, words, samples = Kept(3), [], Vocabulary(["a"]), [[i] for i in range(9)]
+
+    def make(sample):
+        made.append(sample[0])
+        return sample[0] * 2
+    assert [kept.of(samples[i], words, make) for i in (0, 1, 0, 1)] == [0, 2, 0, 2] and made == [0, 1]
+    assert kept.of(samples[0], Vocabulary(["b"]), make) == 0 and made == [0, 1, 0]
+    made.clear()
+    for _ in range(2):
+        assert [kept.of([i], words, make) for i in range(9)] == [2 * i for i in range(9)]  # lists that are gone at once
+    assert made == [*range(9)] * 2 and len(kept.known) <= 4
+
+
 def test_vocabulary():
     vocabulary = Vocabulary.build([["b", "a", "b"], ["<pad>", "a", "c"]])
     assert vocabulary.to_list() == ["<pad>", "<s>", "</s>", "<unk>", "a", "b", "<pad>", "c"]
@@ -100,6 +155,7 @@ def test_vocabulary():
         vocabulary.decode([8])
     refused(lambda: Vocabulary.from_list(["a", "b"]), "begin with <pad>")
     refused(lambda: Vocabulary.from_list([*Vocabulary.SPECIALS, "a", "a"]), "'a' again")
+    refused(lambda: Vocabulary.from_list([*Vocabulary.SPECIALS, "a", None]), "words as texts, found None at 5")
 
 
 @pytest.mark.parametrize("n", [0, 1, 31, 32, 33, 5_000])

@@ -665,3 +665,12 @@ def test_elu_is_pytorchs_also_at_its_kink():
     np.testing.assert_allclose(slope.numpy(), wanted.detach().numpy(), atol=1e-15)
     bend = torch.autograd.grad(wanted.sum(), theirs)[0].numpy()
     np.testing.assert_allclose(grad(slope.sum(), [x])[0].numpy(), bend, atol=1e-15)
+
+
+def test_a_number_beyond_float32_is_inf_without_a_warning():
+    x, wide = Tensor(np.ones(2, np.float32)), Tensor(np.ones(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (x * 1e300).tolist() == [np.inf] * 2 and (np.float64(-1e39) + x).tolist() == [-np.inf] * 2
+        assert (x < 1e300).numpy().all() and (x * 3e38).tolist() == [float(np.float32(3e38))] * 2
+        assert (wide * 1e300).tolist() == [1e300] * 2

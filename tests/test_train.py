@@ -442,6 +442,28 @@ def test_which_weights_are_kept(tmp_path):
         Config.of(Tiny(), keep="first")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_disk_that_is_full_is_said_of_the_log_too(tmp_path, monkeypatch):
+    def full(loop):
+        loop.log = open("/dev/full", "a", encoding="utf-8")  # noqa: SIM115
+    monkeypatch.setattr(training._Loop, "_open_log", full)
+    with pytest.raises(OSError, match="No space left") as failed:
+        train(Tiny(), Config.of(Tiny(), steps=2), tmp_path / "r")
+    assert failed.value.filename == "/dev/full"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are bytes on Linux alone")
+def test_the_digest_of_a_folder_with_a_name_that_is_not_utf8(tmp_path):
+    def digest():
+        return Config.of(Tiny(), data=(str(tmp_path),)).with_digests().digests[str(tmp_path)]
+    (tmp_path / "é").write_text("a")
+    before = digest()
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")).write_text("b")
+    assert digest() != before
+    with pytest.raises(InputError, match="/dev/zero: expected a file, found a pipe or device"):
+        Config.of(Tiny(), data=("/dev/zero",)).with_digests()
+
+
 def test_runs_from_before_a_setting_existed_still_load():
     given = Config.of(Tiny()).to_json()
     del given["keep"]

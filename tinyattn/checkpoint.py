@@ -15,6 +15,7 @@ Reading it executes nothing. The format holds numbers and text alone, and each r
 import json
 import math
 import os
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -56,15 +57,27 @@ def write(path, data):
     path = Path(path)
     part = path.with_name(path.name + ".part")
     try:
-        with open(part, "wb") as file:
-            file.write(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+        with naming(path):
+            with open(part, "wb") as file:
+                file.write(data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
     except BaseException:  # a full disk, Ctrl-C: leave nothing half done behind
         part.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+@contextmanager
+def naming(path):
+    """An OSError within names this file: that of a full disk does not say by itself what could not be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _sync_folder(folder):
@@ -169,7 +182,8 @@ def restore(folder, attention=None):
     """The trained system in the folder of a run, with its best weights and no data: (system, Checkpoint).
 
     A run may use a mechanism from somebody's own file. Loading executes nothing, so that file is run only if the caller
-    names it: `attention="my.py:name"`. InputError if the run needs it and it is not named, or for a bad file.
+    names it: `attention="my.py:name"`. InputError if the run needs it and it is not named, for a bad file, and for
+    weights that are nan or inf.
     """
     saved, path = load(folder), Path(folder) / FILE
     options = saved.config.get("options")
@@ -188,6 +202,9 @@ def restore(folder, attention=None):
         options = asdict(options_from(system.Options, completed(system.Options, options), path))
         system = system.restore(options, saved.extra)
         system.model.load_state_dict(saved.weights)
+        for name, weights in saved.weights.items():
+            if not np.isfinite(weights).all():
+                raise InputError(f"{path}: expected finite weights, found nan or inf in {name}")
     except InputError:
         raise
     except BAD as error:

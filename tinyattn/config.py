@@ -1,6 +1,7 @@
 """The settings of a run: one frozen dataclass that goes into the checkpoint and comes back from it."""
 import hashlib
 import math
+import os
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
@@ -110,11 +111,13 @@ class Config:
 def _digest(path):
     """Of a file's bytes; of a folder, of the names and bytes of all files in it."""
     path, digest = Path(path), hashlib.sha256()
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"{path}: expected a file, found a pipe or device")
     try:
         if not path.is_dir():
             digest.update(path.read_bytes())
         for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else []:
-            digest.update(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0".encode())
+            digest.update(os.fsencode(f"{file.relative_to(path).as_posix()}\0{file.stat().st_size}\0"))
             digest.update(file.read_bytes())
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None

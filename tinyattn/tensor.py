@@ -631,6 +631,9 @@ def _operand(value, like):
             kind = _default["dtype"]
         elif kind.kind == "b" and not isinstance(value, (bool, np.bool_)):
             kind = np.dtype(np.int64)
+        if abs(value) > 1e38:  # beyond float32 it is inf there
+            with np.errstate(over="ignore"):
+                value = np.array(value, kind)
         return Tensor._wrap(_device.to_device(np.array(value, kind), like.device), None, 0, False)
     if isinstance(value, (np.ndarray, list, tuple)):
         return Tensor(value, device=like.device)

@@ -287,14 +287,16 @@ class _Loop:
 
     def _note(self, line):
         if self.log is not None:
-            self.log.write(json.dumps(line) + "\n")
+            with checkpoint.naming(self.log.name):
+                self.log.write(json.dumps(line) + "\n")
 
     def save(self):
         """The log first, then the checkpoint: a log may be ahead of its checkpoint, never behind."""
         if self.run is None:
             return
         if self.log is not None:
-            self.log.flush()
+            with checkpoint.naming(self.log.name):
+                self.log.flush()
         h = self.history
         state = {"step": h.step, "epoch": self.epoch, "place": self.place, "batches": len(self.batches),
                  "tokens": h.tokens, "seconds": self.elapsed(), "random": random.get_state(),
@@ -306,7 +308,8 @@ class _Loop:
     def close(self):
         self.history.seconds, self.began = self.elapsed(), None
         if self.log is not None:
-            self.log.close()
+            with checkpoint.naming(self.log.name):
+                self.log.close()
 
     def _write_config(self):
         text = json.dumps(self.config.to_json(), indent=1, ensure_ascii=False)

@@ -1,7 +1,8 @@
 """Writing to the console so that nothing about the console can stop the work.
 
 A terminal that cannot print a character, a pipe whose reader has gone, a closed stdout: the text is changed or lost,
-the command goes on. A full disk behind stdout is an error, because results would be lost without a word.
+the command goes on. Words of a file cannot steer the terminal either: control characters in them are shown as \\u001b,
+which in JSON is the same text. A full disk behind stdout is an error, because results would be lost without a word.
 """
 import errno
 import json
@@ -11,6 +12,7 @@ import re
 import sys
 from contextlib import suppress
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line end
 GONE = {errno.EPIPE, errno.EBADF, errno.EINVAL}  # the reader has gone (EINVAL is what Windows says)
 
 
@@ -76,6 +78,7 @@ def _cell(text, width, numbers):
 def _write(stream, text, strict):
     if stream is None:
         return
+    text = CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     try:
         try:
             stream.write(text + "\n")

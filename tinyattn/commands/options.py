@@ -5,6 +5,8 @@ from dataclasses import fields
 
 import click
 
+from ..errors import InputError
+
 SETTINGS = {  # the settings of `Config` that `tinyattn train` shows: help texts
     "steps": "updates of the weights; with --seconds, whichever ends first",
     "seconds": "stop after this time of training",
@@ -42,14 +44,22 @@ def _option(f, text, choices):
 
 def data_options(system=None):
     """--data, and --links and --links-order for a system that takes them (None: for any)."""
-    options = [click.Option(["--data"], metavar="PATH", multiple=True,
+    options = [click.Option(["--data"], metavar="PATH", multiple=True, callback=_named,
                             help=system.data_help if system else "your files, in a format that the run's system reads")]
     if system is None or system.takes_links:
         options += [
-            click.Option(["--links"], metavar="FILE", help="gold alignments of the data: i-j (sure), ipj (possible)"),
+            click.Option(["--links"], metavar="FILE", callback=_named,
+                         help="gold alignments of the data: i-j (sure), ipj (possible)"),
             click.Option(["--links-order"], type=click.Choice(["source-target", "target-source"]), default=None,
                          help="what the first number of a link counts [default: source-target]")]
     return options
+
+
+def _named(ctx, option, value):
+    """The value, if it names a file or folder: "" would be the folder where the user stands."""
+    if value == "" or option.multiple and "" in value:
+        raise InputError(f"{option.opts[0]}: expected a path, got an empty text")
+    return value
 
 
 def with_data(command):

@@ -82,7 +82,7 @@ class _Training:
 
     def run(self):
         from ..workers import measure
-        compared = {_label_of(read_metrics(other), other): other for other in self.values["compare"]}  # early: may fail
+        compared = {_label_of(self._comparable(other), other): other for other in self.values["compare"]}  # may fail
         folder, system, config = self._resumed() if self.values["resume"] else self._fresh()
         if self.values["baseline"]:  # what it cannot be is said before anything is trained
             self.cls.prepare(self.cls.Options(**self._twin(config).options), **config.sources(self.cls))
@@ -102,6 +102,14 @@ class _Training:
         metrics = measure(folder, system, config, history)
         self._show(folder, system, metrics, compared)
         return 0
+
+    def _comparable(self, folder):
+        """The metrics of a run of this system. InputError for one of another: its figures are other figures."""
+        metrics = read_metrics(folder)
+        if metrics.get("system") != self.cls.name:
+            raise InputError(f"--compare: expected a run of {self.cls.name}, found in {folder} one of "
+                             f"{metrics.get('system')}")
+        return metrics
 
     # -- the two ways to begin ---------------------------------------------------------------------------------------
     def _fresh(self):

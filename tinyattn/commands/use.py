@@ -104,28 +104,31 @@ def predict_command(run, text, beam, as_json, attention):
     from .. import checkpoint
     system, _ = checkpoint.restore(run, attention)
     searched = _beam(system, beam)
-    for sentence in [" ".join(text)] if text else lines_of_stdin():
+    for where, sentence in [("", " ".join(text))] if text else lines_of_stdin():
         if not sentence.strip() and not text:
             out("")
             continue
-        found = system.predict(sentence, **searched)
+        try:
+            found = system.predict(sentence, **searched)
+        except InputError as error:
+            raise InputError(f"{where}{error}") from None
         out(json.dumps(found.record) if as_json else found.line)
 
 
 def lines_of_stdin():
-    """The lines of stdin as UTF-8, whatever the locale, each as soon as it is there."""
+    """The lines of stdin as UTF-8, whatever the locale, each as soon as it is there: ("stdin, line 1: ", text)."""
     stream = getattr(sys.stdin, "buffer", None)
     if sys.stdin is None or stream is None:
         raise InputError("stdin: expected text, found it closed; give the text as an argument")
     if sys.stdin.isatty():
         note("one sample a line, Ctrl-D to end:")
     for number, line in enumerate(stream, 1):
+        where = f"stdin, line {number}: "
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(f"stdin, line {number}: expected UTF-8 text, found the byte "
-                             f"0x{line[error.start]:02x}") from None
-        yield text.rstrip("\r\n")
+            raise InputError(f"{where}expected UTF-8 text, found the byte 0x{line[error.start]:02x}") from None
+        yield where, text.rstrip("\r\n")
 
 
 @click.command("heatmap")

@@ -82,20 +82,16 @@ class Network(nn.Module, abstract=True):
 
     def forward(self, story, question):
         """Scores of all answers (B, A)."""
-        return self.read(_array(story), _array(question))[0]
+        return self.read(np.asarray(story), np.asarray(question))[0]
 
     def hops(self, story, question):
         """The weights of the facts in all passes, (B, L, S) as an array; column 0 is the oldest sentence kept."""
         with no_grad():
-            return self.read(_array(story), _array(question))[1].numpy()
+            return self.read(np.asarray(story), np.asarray(question))[1].numpy()
 
     def loss(self, arrays, targets, samples):
         """The mean cross-entropy of the answers `targets` (B,)."""
         return cross_entropy(self(*arrays), targets)
-
-
-def _array(x):
-    return x.numpy() if isinstance(x, Tensor) else np.asarray(x)
 
 
 def _sentences_there(story):
@@ -142,7 +138,7 @@ class DMN(Network):
 
     def loss(self, arrays, targets, samples):
         """Cross-entropy of the answers, and `gates` times that of the facts chosen; see the file."""
-        story, question = map(_array, arrays)
+        story, question = map(np.asarray, arrays)
         logits, gates = self.read(story, question)
         loss = cross_entropy(logits, targets)
         return loss + self.gates * self.gate_loss(gates, story, samples) if self.gates else loss

@@ -38,7 +38,7 @@ from ..attention.key_value import key_value
 from ..autograd import no_grad
 from ..functional import cross_entropy, embedding
 from ..nn import init
-from ..tasks.text import Vocabulary
+from ..tasks.text import Kept, Vocabulary
 from ..tensor import Tensor
 
 PAD = Vocabulary.PAD
@@ -60,7 +60,7 @@ class KeyValueNetwork(nn.Module):
         self.centres = {int(word) for word in words if word >= 0}
         own = (words < 0) | (not tied)
         self.places = np.where(own, self.ages + self.memory + own.cumsum() - 1, words)  # rows of the answers
-        self.vocabulary, self.encoded = vocabulary, _Encoded()
+        self.vocabulary, self.encoded = vocabulary, Kept(500_000)
         table = init.normal((self.ages + self.memory + int(own.sum()), D), LENGTH / D ** 0.5)
         table[PAD] = 0
         self.table = nn.Parameter(table)
@@ -84,7 +84,9 @@ class KeyValueNetwork(nn.Module):
     def _memories(self, sample, words):
         """[(key, value, place)] of one question."""
         if sample.pairs:
-            return [(*self.encoded.pair(pair, words), i) for i, pair in enumerate(sample.pairs[:self.memory])]
+            def numbers(pair):  # of its key and of its value
+                return [words.encode(side) for side in pair]
+            return [(*self.encoded.of(pair, words, numbers), i) for i, pair in enumerate(sample.pairs[:self.memory])]
         kept = sample.story[-self.memory:]
         return [memory for i, sentence in enumerate(kept)
                 for memory in self._sentence(words.encode(sentence), i, len(kept) - 1 - i)]
@@ -101,7 +103,7 @@ class KeyValueNetwork(nn.Module):
     # -- answers -----------------------------------------------------------------------------------------------------
     def vector(self, question, keys, values, origin):
         """What the question has become, to be compared with the answers: (B, D), and weights of all hops (B, L, S)."""
-        mask = (_array(origin) >= 0)[:, None]                              # (B, 1, S)
+        mask = (np.asarray(origin) >= 0)[:, None]                              # (B, 1, S)
         q, weights = key_value(question, keys, values, self.table, self.between, nil=PAD, mask=mask,
                                return_weights=True)
         return self.dropout(q), weights
@@ -115,9 +117,9 @@ class KeyValueNetwork(nn.Module):
         whose word stands in a question or memory of the batch; else among all."""
         if not (samples[0].pairs and self.training):
             return cross_entropy(self(*arrays), targets)
-        targets, there = _array(targets), np.zeros(len(self.table), bool)
+        targets, there = np.asarray(targets), np.zeros(len(self.table), bool)
         for ids in arrays[:3]:
-            there[_array(ids)] = True
+            there[np.asarray(ids)] = True
         there = there[self.places]                                         # (A,)
         there[targets] = True
         answers = embedding(self.table, self.places[there])                # (N, D)
@@ -128,7 +130,7 @@ class KeyValueNetwork(nn.Module):
         sentence take is added up."""
         with no_grad():
             weights = self.vector(question, keys, values, origin)[1].numpy()
-        origin = _array(origin)
+        origin = np.asarray(origin)
         there = origin[:, None] == np.arange(max(1, origin.max(initial=0) + 1))[:, None]  # (B, M, S)
         return np.einsum("bls,bms->blm", weights, there)
 
@@ -140,32 +142,12 @@ class KeyValueNetwork(nn.Module):
         return KeyValueNetwork(7, 3, _Sizes(), answer_words=[4, 6, -1]).eval(), tuple(map(np.array, inputs))
 
 
-def _array(x):
-    return x.numpy() if isinstance(x, Tensor) else np.asarray(x)
-
-
 def _padded(rows):
     """Lists of numbers as one array (N, J), at least one wide, filled up with PAD."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     out = np.full((len(rows), max(1, lengths.max(initial=0))), PAD, np.int64)
     out[np.arange(out.shape[1]) < lengths[:, None]] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
     return out
-
-
-class _Encoded:
-    """The word numbers of pairs, kept, for one pair is a memory of many questions, at every epoch."""
-    MOST = 500_000
-
-    def __init__(self):
-        self.words, self.known = None, {}
-
-    def pair(self, pair, words):
-        """(numbers of the key, numbers of the value)."""
-        if words is not self.words or len(self.known) > self.MOST:
-            self.words, self.known = words, {}
-        if id(pair) not in self.known:
-            self.known[id(pair)] = pair, *map(words.encode, pair)          # with the pair, which so keeps its id
-        return self.known[id(pair)][1:]
 
 
 class _Sizes:

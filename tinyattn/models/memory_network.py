@@ -40,6 +40,7 @@ from ..attention.memn2n import ages_of, noisy_ages
 from ..autograd import no_grad
 from ..functional import concat, dropout, embedding, linear
 from ..nn import init
+from ..tasks.text import Kept
 from ..tensor import Tensor
 
 DEVIATION = 0.1   # of the first weights
@@ -65,7 +66,7 @@ class MemoryNetwork(nn.Module):
         self.memory = max(1, min(options.memory, story or options.memory))
         self.slots = (sentence or 0) + bool(options.temporal)
         self.linear = False                                                # are we in the linear start?
-        self._encoded = _Encoded()
+        self._encoded = Kept(20_000)
         adjacent, D = options.tying == "adjacent", options.hidden
         self.tables = [_table(vocabulary, D, NIL) for _ in range(options.hops + 1 if adjacent else 3)]
         times = options.hops + 1 if adjacent else 2
@@ -86,7 +87,8 @@ class MemoryNetwork(nn.Module):
 
         samples with the fields story (sentences, oldest first) and question, words a `Vocabulary`.
         """
-        found = [self._encoded.of(sample, words, self.options.memory) for sample in samples]
+        found = [self._encoded.of(sample, words, lambda sample: _numbers(sample, words, self.options.memory))
+                 for sample in samples]
         slots = max([self.memory, *[len(s) for s, _ in found]])
         story = np.zeros((len(found), slots, max([1, *[s.shape[1] for s, _ in found]])), np.int64)
         question = np.zeros((len(found), max([1, *[len(q) for _, q in found]])), np.int64)
@@ -163,27 +165,13 @@ class _Small:
     temporal, random_noise, linear_start, memory, nonlinear, dropout = True, 0.1, 0, 50, False, 0.0
 
 
-class _Encoded:
-    """The word ids of samples met before: in every epoch they are the same. Holds the samples too, so that none of
-    another sample can come under its number."""
-
-    LARGEST = 20_000
-
-    def __init__(self):
-        self.words, self.kept = None, {}
-
-    def of(self, sample, words, memory):
-        """Its last sentences (n, J) and its question (Q,), int64."""
-        if self.words is not words or len(self.kept) > self.LARGEST:
-            self.words, self.kept = words, {}
-        found = self.kept.get(id(sample))
-        if found is None:
-            sentences = [words.encode(s) for s in sample.story[-memory:]]
-            story = np.zeros((len(sentences), max(map(len, sentences), default=1)), np.int64)
-            for row, ids in zip(story, sentences):
-                row[:len(ids)] = ids
-            found = self.kept[id(sample)] = sample, story, np.array(words.encode(sample.question), np.int64)
-        return found[1:]
+def _numbers(sample, words, memory):
+    """The last sentences of a sample (n, J) and its question (Q,), int64."""
+    sentences = [words.encode(s) for s in sample.story[-memory:]]
+    story = np.zeros((len(sentences), max(map(len, sentences), default=1)), np.int64)
+    for row, ids in zip(story, sentences):
+        row[:len(ids)] = ids
+    return story, np.array(words.encode(sample.question), np.int64)
 
 
 def _table(rows, width, nil=None):

@@ -37,8 +37,8 @@ from ..errors import InputError
 from ..functional import cross_entropy
 from ..tasks import movies
 from ..tasks.metrics import accuracy_by, gold_attention
-from ..tasks.qa import Question, as_paths, load, parse_input, read
-from ..tasks.text import Vocabulary
+from ..tasks.qa import Question, load, parse_input, read
+from ..tasks.text import Vocabulary, as_paths
 from ..tensor import Tensor
 from . import system
 from .system import Figure, Groups, Look, Prediction, at_least, check_dropout, option

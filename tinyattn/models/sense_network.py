@@ -51,7 +51,7 @@ class SenseNetwork(nn.Module):
 
     def forward(self, ids, lengths, at, allowed):
         y = self.states(ids, lengths)                                      # (B, T, D)
-        y = y[np.arange(len(y)), _array(at)]                               # (B, D)
+        y = y[np.arange(len(y)), np.asarray(at)]                               # (B, D)
         return log_softmax(self.output(self.drop(y)), mask=allowed)        # (B, N)
 
     def states(self, ids, lengths):
@@ -129,10 +129,6 @@ class SenseNetwork(nn.Module):
         ids = np.where(np.arange(4) < [[4], [3]], rng.integers(1, 7, (2, 4)), 0)
         inputs = Tensor(ids), Tensor([4, 3]), Tensor([1, 2]), np.ones((2, 3), bool)
         return SenseNetwork(7, 3, 4, heads=2), inputs
-
-
-def _array(ids):
-    return ids.numpy() if isinstance(ids, Tensor) else np.asarray(ids)
 
 
 def _first(shape, name, argument):

@@ -17,7 +17,9 @@ over n words, `path(n)` those that lie between the first and the last word: the 
 2018 section 3.3); a document of n words is taken to have sqrt(n) sentences of sqrt(n) words.
 
 Differences from the papers: Lin's and Du's recurrent layers are of the width that is asked for (theirs is 300), Lin's
-hidden layer is as wide as the rows (theirs 2,000 and 3,000), word vectors are learned and not those of GloVe. Du's
+hidden layer is as wide as the rows (theirs 2,000 and 3,000), word vectors are learned and not those of GloVe. Lin's
+authors also drop units of X on the way to the scores, not in A X; here X stays whole. The CNN's windows of k words
+reach k - 1 places beyond both ends, where there are zeros; in the paper they lie within the sentence. Du's
 task is relation extraction from bags of sentences; here a bag is a document.
 """
 import math

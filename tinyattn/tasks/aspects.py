@@ -35,7 +35,7 @@ from tinyattn.tasks import reviews
 from tinyattn.tasks.corpus import Corpus, divide
 from tinyattn.tasks.reviews import Review
 from tinyattn.tasks.spans import TAGS, spans_of
-from tinyattn.tasks.text import read_bytes, read_lines, tokenize
+from tinyattn.tasks.text import as_paths, read_bytes, read_lines, tokenize
 
 GENERATED = (3_000, 300, 600)   # sentences for training, validation and test
 LARGEST = 64 << 20              # bytes that the files within a .zip may have together
@@ -54,7 +54,7 @@ def load(paths=(), seed=0, max_length=80, unmarked=False, sizes=GENERATED):
         notes += [f"{left_out:,} left out: more than {max_length} words"] * bool(left_out)
         return Corpus(*parts, notes)
     samples, notes = read(paths, max_length, unmarked)
-    corpus = divide(samples, seed, _names(_as_paths(paths)), key=lambda sample: sample.words)
+    corpus = divide(samples, seed, _names(as_paths(paths)), key=lambda sample: sample.words)
     notes.append(f"divided by sentence: {len(corpus.train):,} train, {len(corpus.validation):,} validation, "
                  f"{len(corpus.test):,} test")
     corpus.notes = notes
@@ -67,7 +67,7 @@ def read(paths, max_length=80, unmarked=False):
     max_length   longer sentences are left out
     unmarked     also sentences of Hu and Liu's files for which no aspect is named (more than half of them)
     """
-    paths = _as_paths(paths)
+    paths = as_paths(paths)
     samples, lexicon, counted = [], set(), Counter()
     for path in paths:
         for where, lines in _texts(path):
@@ -104,10 +104,6 @@ def parse_input(text):
     if not words:
         raise InputError(f"expected a sentence of a review, got {text!r}")
     return words
-
-
-def _as_paths(paths):
-    return [Path(paths)] if isinstance(paths, (str, Path)) else [Path(path) for path in paths]
 
 
 def _names(paths):

@@ -8,28 +8,25 @@ r"""The classification task: documents with a label, from the standard library's
                                             labelled by what tells the names of the files apart: polarity.pos,
                                             polarity.neg
 
-Several paths are pooled. A file that is UTF-8 is read as such; within folders and zips any other is read as Latin-1, in
-which every byte is a character, and counted. Whatever is left out or cut is counted in `notes`; whatever is not as
-expected is an `InputError` with file, line, what was expected and what was found. White space within a label counts as
-one space, so that a label is one line everywhere.
+Several paths are pooled; files of the first two forms may be gzipped, their names ending in .gz. A file that is UTF-8
+is read as such; within folders and zips any other is read as Latin-1, in which every byte is a character, and counted.
+Whatever is left out or cut is counted in `notes`; whatever is not as expected is an `InputError` with file, line, what
+was expected and what was found. White space within a label counts as one space, so that a label is one line everywhere.
 """
 import json
 import lzma
-import math
 import os
 import re
 import zipfile
 import zlib
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 from tinyattn.errors import InputError
 from tinyattn.tasks import docstrings
 from tinyattn.tasks.corpus import divide
-from tinyattn.tasks.text import read_bytes, read_lines, tokenize
+from tinyattn.tasks.text import MOST_BYTES, as_paths, json_line, read_bytes, text_lines, tokenize
 
-MOST_BYTES = 2**30     # of an unpacked zip: more is a mistake, or malice
 # what `zipfile` raises for a zip that is none, cut off, damaged, with a password or made in a way it does not know
 BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, RuntimeError, ValueError, IndexError)
 ABBREVIATIONS = frozenset([
@@ -52,7 +49,7 @@ def load(paths=(), seed=0, max_words=24, max_sentences=24):
 
     paths: none for the built-in documents, or files, folders and zips. InputError for a single label.
     """
-    paths = _as_paths(paths)
+    paths = as_paths(paths)
     documents, notes = read(paths, max_words, max_sentences)
     where = " and ".join(map(str, paths)) or "built-in documents"
     labels = len({document.label for document in documents})
@@ -72,7 +69,7 @@ def read(paths=(), max_words=24, max_sentences=24):
 
     max_words, max_sentences: what is longer is cut there. InputError if nothing is left.
     """
-    paths, counted, documents = _as_paths(paths), Counter(), []
+    paths, counted, documents = as_paths(paths), Counter(), []
     for label, lines in _labelled(paths, counted):
         document = Document(_cut(lines, max_words, max_sentences, counted), " ".join(label.split()))
         if document.sentences:
@@ -156,13 +153,13 @@ def _labelled(paths, counted):
 
 def _read_table(path, counted):
     """label TAB text, or one JSON object a line."""
-    lines = read_lines(path)
+    lines = text_lines(path)
     is_json = next((line.lstrip()[:1] == "{" for line in lines if line.strip()), False)
     for number, line in enumerate(lines, 1):
         if not line.strip():
             counted["left out: blank line"] += 1
         elif is_json:
-            yield _from_json(path, number, line)
+            yield _from_json(line, f"{path}, line {number}")
         else:
             label, tab, text = line.partition("\t")
             if not tab or not label.strip():
@@ -171,36 +168,18 @@ def _read_table(path, counted):
             yield label.strip(), [text]
 
 
-def _from_json(path, number, line):
-    where = f'{path}, line {number}: expected {{"label": ..., "text": ...}}'
-    try:
-        record = json.loads(line, object_pairs_hook=_each_once, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}, found what is not JSON ({error}) in {_shown(line)}") from None
-    if not isinstance(record, dict) or not {"label", "text"} <= record.keys():
-        raise InputError(f"{where}, found {_shown(line)}")
+def _from_json(line, where):
+    expected = '{"label": ..., "text": ...}'
+    record = json_line(line, where, expected)
+    if not {"label", "text"} <= record.keys():
+        raise InputError(f"{where}: expected {expected}, found {_shown(line)}")
     label, text = record["label"], record["text"]
-    if not isinstance(label, str | int | float) or not str(label).strip() or label in (math.inf, -math.inf):
-        raise InputError(f"{where}, a text or a number as label, found the label {_shown(json.dumps(label))}")
+    if not isinstance(label, str | int | float) or not str(label).strip():
+        raise InputError(f"{where}: expected {expected}, a text or a number as label, found the label "
+                         f"{_shown(json.dumps(label))}")
     if not isinstance(text, str):
-        raise InputError(f"{where}, found the text {_shown(json.dumps(text))}")
-    try:
-        (str(label) + text).encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{where}, found half of a character pair ({error.reason})") from None
+        raise InputError(f"{where}: expected {expected}, found the text {_shown(json.dumps(text))}")
     return json.dumps(label) if isinstance(label, bool) else str(label).strip(), [text]
-
-
-def _each_once(pairs):
-    """The object of some pairs of key and value. ValueError for a key that comes twice, which JSON leaves open."""
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        raise ValueError("a key comes twice")
-    return record
-
-
-def _no_number(name):
-    raise ValueError(f"{name} is no number of JSON")
 
 
 def _read_tree(path, files, counted):
@@ -277,7 +256,3 @@ def _lines(path, parts, content, counted):
 
 def _shown(text):
     return repr(text if len(text) <= 40 else text[:37] + "...")
-
-
-def _as_paths(paths):
-    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]

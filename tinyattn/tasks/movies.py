@@ -32,10 +32,7 @@ paper's tables). What memories are (`KINDS`), for comparing them as the paper do
 Without documents, the text is rendered from the knowledge base by the sentences of `movies_text.write`. It is simpler
 than Wikipedia: whatever the knowledge base knows is said once, in one of three ways.
 """
-import gzip
-import json
 import re
-import zlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
@@ -44,7 +41,7 @@ from tinyattn.errors import InputError
 from tinyattn.tasks.corpus import Corpus, divide
 from tinyattn.tasks.movies_text import cut, write
 from tinyattn.tasks.qa import Question
-from tinyattn.tasks.text import read_bytes, read_lines, tokenize
+from tinyattn.tasks.text import json_line, text_lines, tokenize
 
 KINDS = ("kb", "window", "sentence")
 INVERSE = " [inverse]"
@@ -62,33 +59,11 @@ def is_movies(path):
     if name.endswith((".jsonl", ".jsonl.gz")):
         return True
     try:
-        first = next((line for line in _lines(path) if line.strip()), "")
+        first = next((line for line in text_lines(path) if line.strip()), "")
     except InputError:
         return False
     question, tab, answers = first.partition("\t")
     return bool(tab and answers.strip() and "\t" not in answers and len(_NAME.findall(question)) == 1)
-
-
-def _lines(path):
-    """The lines of a text file, gzipped or not. InputError as from `read_lines`."""
-    if not str(path).endswith(".gz"):
-        return read_lines(path)
-    try:
-        data = gzip.decompress(read_bytes(path))
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"{path}: expected a gzipped file, found one that cannot be unpacked ({error})") from None
-    lines = []
-    for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").splitlines(), 1):
-        try:
-            lines.append(raw.decode("utf-8"))
-        except UnicodeDecodeError as error:
-            raise InputError(f"{path}, line {number}, byte {error.start + 1}: expected UTF-8 text, found the byte "
-                             f"0x{raw[error.start]:02x}") from None
-        if "\0" in lines[-1]:
-            raise InputError(f"{path}, line {number}: expected UTF-8 text, found a NUL byte")
-    if not lines:
-        raise InputError(f"{path}: expected text, found an empty file")
-    return lines
 
 
 @dataclass
@@ -107,7 +82,7 @@ def read(paths):
     """All files of `paths` as one Found. InputError, naming file and line, for what is none of the forms above."""
     found = Found()
     for path in paths:
-        lines = [(n, line.strip()) for n, line in enumerate(_lines(path), 1)]
+        lines = [(n, line.strip()) for n, line in enumerate(text_lines(path), 1)]
         full = [(n, line) for n, line in lines if line]
         if not full:
             raise InputError(f"{path}: expected questions, facts or text, found blank lines alone")
@@ -132,12 +107,12 @@ def read(paths):
 
 
 def _json_question(where, line, questions, found):
+    expected = '{"question": text, "triples": [{"h", "r", "t"}]}'
+    record = json_line(line, where, expected)
     try:
-        record = json.loads(line)
         text, triples = record["question"], [(t["h"], t["r"], t["t"]) for t in record["triples"]]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise InputError(f'{where}: expected {{"question": text, "triples": [{{"h", "r", "t"}}]}}, found '
-                         f"{line[:60]!r}") from None
+    except (TypeError, KeyError):
+        raise InputError(f"{where}: expected {expected}, found {line[:60]!r}") from None
     if not isinstance(text, str) or not all(isinstance(x, str) and x.strip() for triple in triples for x in triple):
         raise InputError(f"{where}: expected texts, not empty, for the question, h, r and t, found {line[:60]!r}")
     for triple in triples:

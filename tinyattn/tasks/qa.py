@@ -22,7 +22,7 @@ from tinyattn.errors import InputError
 
 from . import stories
 from .corpus import Corpus, divide
-from .text import read_lines, tokenize
+from .text import as_paths, read_lines, tokenize
 
 DEFAULT = "1,2,15,16"  # the kinds of the simulator, where none are asked for
 SIZES = (1000, 100, 500)  # training, validation and test questions that the simulator gives for each kind
@@ -199,11 +199,6 @@ def read(paths, tasks=""):
             samples += [q for story in read_stories(path, task, counted) for q in story]
             count += 1
     return samples, [f"{len(samples):,} questions of {count} file{'s' * (count > 1)}", *_listed(counted)]
-
-
-def as_paths(paths):
-    """A list of Paths, of one path too."""
-    return [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
 
 
 def _listed(counted):

@@ -18,12 +18,9 @@ For each word, a quarter of the nouns of each sense are kept from training and s
 Own data: `read_samples`. Real text without labels: `pseudo_words`.
 """
 import functools
-import gzip
-import json
 import re
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -31,7 +28,7 @@ from tinyattn.errors import InputError
 
 from . import sense_lexicon as lexicon
 from .corpus import Corpus, divide
-from .text import read_bytes, read_lines, tokenize
+from .text import json_line, text_lines, tokenize
 
 SIZES = {"train": (3000, 2000), "validation": (150, 40), "test": (450, 98)}  # pairs, simple sentences
 FORMS = ("near after", "near before") * 7 + ("both before", "both after")    # of the pairs, in turn
@@ -156,7 +153,7 @@ EXPECTED = "expected word.sense, a tab, and a sentence with the word between ast
 
 
 def read_samples(paths, max_length=60):
-    """(samples, notes) of files with one sentence a line, in either form; which, its first line tells.
+    """(samples, notes) of files with one sentence a line, .gz or not, in either form; which, its first line tells.
 
         bank.river<TAB>They fished from the *bank* of the stream.
         {"word": "bank", "sense": "bank.river", "text": "They fished from the *bank* of the stream."}
@@ -167,7 +164,7 @@ def read_samples(paths, max_length=60):
     """
     samples, blank, cut = [], 0, 0
     for path in paths:
-        lines = read_lines(path)
+        lines = text_lines(path)
         read = _from_json if next((x for x in lines if x.strip()), "").lstrip().startswith("{") else _from_tab
         for number, line in enumerate(lines, 1):
             if not line.strip():
@@ -193,15 +190,10 @@ def _from_tab(line, where):
 
 
 def _from_json(line, where):
-    try:
-        given = json.loads(line)
-        json.dumps(given, ensure_ascii=False).encode()  # half of a surrogate pair is no text
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: expected a JSON object, found {line[:60]!r} ({error})") from None
-    keys = ("word", "sense", "text")
-    if not isinstance(given, dict) or not all(isinstance(given.get(k), str) for k in keys):
-        raise InputError(f'{where}: expected {{"word": ..., "sense": ..., "text": ...}}, all of them texts, found '
-                         f"{line[:60]!r}")
+    expected, keys = '{"word": ..., "sense": ..., "text": ...}, all of them texts', ("word", "sense", "text")
+    given = json_line(line, where, expected)
+    if not all(isinstance(given.get(k), str) for k in keys):
+        raise InputError(f"{where}: expected {expected}, found {line[:60]!r}")
     word, sense, text = (given[k].strip() for k in keys)
     if "." not in sense:
         sense = f"{word}.{sense}"
@@ -314,17 +306,6 @@ def choose(sentences, most=10, least=20):
         raise InputError(f"pseudo: expected a text with at least two words that come {least} times or more, often "
                          f"behind an article, found {len(found)} of them in {len(sentences):,} sentences")
     return pairs
-
-
-def text_lines(path):
-    """The lines of a text file, .gz or not. InputError as in `read_lines`, and for what is no gzip file."""
-    if Path(path).suffix != ".gz":
-        return read_lines(path)
-    try:
-        text = gzip.decompress(read_bytes(path)).decode("utf-8-sig")
-    except (OSError, EOFError, ValueError, gzip.zlib.error) as error:  # UnicodeDecodeError is a ValueError
-        raise InputError(f"{path}: expected UTF-8 text packed by gzip ({error})") from None
-    return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def all_lines(paths):

@@ -35,8 +35,9 @@ def tell(kind, rng):
 def generate(kind, sizes, seed):
     """Stories of a kind for several uses: for each of `sizes` a list of so many questions, as `tell` gives them.
 
-    No story comes twice, so what is tested was not seen in training. Depends on `kind`, `sizes` and `seed` alone.
-    RuntimeError if a kind has not so many different stories.
+    No whole story comes twice. Those that differ later may begin alike, so an early question may come again over the
+    same few sentences: `tasks/qa.py` counts in its notes how many test questions do. Depends on `kind`, `sizes` and
+    `seed` alone. RuntimeError if a kind has not so many different stories.
     """
     rng, told, parts, in_vain = np.random.default_rng([seed, int(kind)]), set(), [], 0
     for count in sizes:

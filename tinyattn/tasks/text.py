@@ -1,7 +1,13 @@
 """From a text file to padded arrays of word numbers: lines, words, vocabulary, batches."""
 
+import gzip
+import io
+import json
+import math
 import re
+import stat
 import unicodedata
+import zlib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,17 +32,26 @@ class Pair:
 
 # ---------------------------------------------------------------------------------------------------------- files
 
+MOST_BYTES = 2**30  # of what is unpacked: more is a mistake, or malice
+
+
+def as_paths(paths):
+    """A list of Paths, of one path too."""
+    return [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+
+
 def read_bytes(path):
-    """The bytes of a file. InputError, naming it, if it is missing, a folder, unreadable or empty."""
+    """The bytes of a file. InputError, naming it, if it is missing, a folder, a pipe or device, unreadable or empty."""
     path = Path(path)
-    if path.is_dir():
-        raise InputError(f"{path}: expected a file, found a folder")
     try:
-        data = path.read_bytes()
+        kind = path.stat().st_mode
+        data = path.read_bytes() if stat.S_ISREG(kind) else None  # a pipe can be read once, a device without end
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    if data is None:
+        raise InputError(f"{path}: expected a file, found a {'folder' if stat.S_ISDIR(kind) else 'pipe or device'}")
     if not data:
         raise InputError(f"{path}: expected text, found an empty file")
     return data
@@ -49,7 +64,28 @@ def read_lines(path):
     within a sentence stays there, so two aligned files cannot slip). InputError with file, line and byte for what is
     not UTF-8 or holds a NUL.
     """
-    data = read_bytes(path)
+    return _lines(read_bytes(path), path)
+
+
+def text_lines(path):
+    """`read_lines`, of a file packed by gzip too, whose name ends in .gz. InputError as there, for what cannot be
+    unpacked, and for more than MOST_BYTES."""
+    if not str(path).lower().endswith(".gz"):
+        return read_lines(path)
+    packed = read_bytes(path)
+    try:
+        with gzip.open(io.BytesIO(packed)) as file:
+            data = file.read(MOST_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: expected a gzipped file, found one that cannot be unpacked ({error})") from None
+    if len(data) > MOST_BYTES:
+        raise InputError(f"{path}: expected at most {MOST_BYTES:,} bytes when unpacked, found more")
+    if not data:
+        raise InputError(f"{path}: expected text, found an empty file")
+    return _lines(data, path)
+
+
+def _lines(data, path):
     nul, bad, reason = data.find(b"\0"), -1, ""
     try:
         text = data.decode("utf-8-sig")
@@ -65,6 +101,42 @@ def read_lines(path):
         raise InputError(f"{path}, line {before.count(10) + 1}, byte {column}: expected UTF-8 text, {reason}")
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def json_line(line, where, expected):
+    """The object that one line of JSON holds, as a dictionary.
+
+    InputError, beginning with `where`, for anything but an object, and for what readers of JSON read differently: a key
+    that comes twice, NaN and infinity, a number that is too large for a float, half of a surrogate pair.
+    """
+    try:
+        found = json.loads(line, object_pairs_hook=_each_once, parse_constant=_no_number, parse_float=_finite)
+        if "\\u" in line:  # where alone such a half can come from
+            json.dumps(found, ensure_ascii=False).encode()
+    except (ValueError, RecursionError) as error:
+        why = "half of a character pair" if isinstance(error, UnicodeEncodeError) else error
+        raise InputError(f"{where}: expected {expected}, found what is not JSON ({why}) in {line[:60]!r}") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{where}: expected {expected}, found {line[:60]!r}")
+    return found
+
+
+def _each_once(pairs):
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        raise ValueError("a key comes twice")
+    return record
+
+
+def _no_number(name):
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _finite(digits):
+    value = float(digits)
+    if math.isinf(value):
+        raise ValueError(f"{digits[:20]} is too large a number")
+    return value
 
 
 # ---------------------------------------------------------------------------------------------------------- words
@@ -177,11 +249,31 @@ class Vocabulary:
 
     @classmethod
     def from_list(cls, words):
-        """The vocabulary that `to_list` wrote down. InputError if the list does not begin with the specials."""
+        """The vocabulary that `to_list` wrote down. InputError if the list does not begin with the specials, or holds
+        what is no text."""
         head = tuple(words[:len(cls.SPECIALS)])
         if head != cls.SPECIALS:
             raise InputError(f"vocabulary: expected to begin with {' '.join(cls.SPECIALS)}, found {head}")
+        for place, word in enumerate(words):
+            if not isinstance(word, str):
+                raise InputError(f"vocabulary: expected words as texts, found {word!r:.60} at {place}")
         return cls(words[len(cls.SPECIALS):])
+
+
+class Kept:
+    """What was made of samples met before, for in every epoch it is the same: `of(sample, words, make)` is
+    make(sample), as long as the vocabulary `words` is one and the same. Forgets all of them beyond `most`."""
+
+    def __init__(self, most):
+        self.most, self.words, self.known = most, None, {}
+
+    def of(self, sample, words, make):
+        if self.words is not words or len(self.known) > self.most:
+            self.words, self.known = words, {}
+        found = self.known.get(id(sample))
+        if found is None:  # with the sample itself, so that none of another can come under its number
+            found = self.known[id(sample)] = sample, make(sample)
+        return found[1]
 
 
 # -------------------------------------------------------------------------------------------------------- batches

@@ -12,7 +12,6 @@ Whatever is left out (empty, too long, fuzzy, repeated) is counted in `notes`; w
 
 import re
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from tinyattn.errors import InputError
 from tinyattn.tasks import english_french
 from tinyattn.tasks.catalogue import read_mo, read_po
 from tinyattn.tasks.corpus import Corpus
-from tinyattn.tasks.text import Pair, read_lines, tokenize
+from tinyattn.tasks.text import Pair, as_paths, read_lines, tokenize
 
 GENERATED = (18_000, 300, 500)  # train, validation and test pairs of the built-in task
 CAPS = (None, 500, 1_000)       # of a file: at most so many; validation and test are a twentieth of it each
@@ -36,7 +35,7 @@ def load(paths=(), links=None, links_order="source-target", seed=0, lower=True, 
     most to use (None: no bound). The split depends on the file and the seed only. A source sentence with several
     translations gives all of them to training, but only its first to validation or test.
     """
-    paths = _as_paths(paths)
+    paths = as_paths(paths)
     if not paths:
         if links is not None:
             raise InputError(f"{links}: alignments need the files they align, but no text file was given")
@@ -56,7 +55,7 @@ def read_pairs(paths, links=None, links_order="source-target", lower=True, max_l
     links means none. Pairs with more than `max_length` words on a side are left out, as are pairs with an empty side.
     InputError if nothing is left.
     """
-    paths = _as_paths(paths)
+    paths = as_paths(paths)
     if links_order not in ORDERS:
         raise InputError(f"links order: expected {' or '.join(ORDERS)}, got {links_order!r}")
     if len(paths) not in (1, 2):
@@ -101,10 +100,6 @@ def _words(text, lower, cut_already):
     if not cut_already:
         return tuple(tokenize(text, lower))
     return tuple((text.lower() if lower else text).split())
-
-
-def _as_paths(paths):
-    return [Path(paths)] if isinstance(paths, str | Path) else [Path(path) for path in paths]
 
 
 def _list(counted):
