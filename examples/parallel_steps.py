@@ -17,8 +17,10 @@ thousands of independent steps, feature-wise attention pays for its n^2 pairs, s
 that of the GRU: what is parallel is quick only where there is something to run it on.
 """
 import argparse
+import json
 import statistics
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -63,8 +65,8 @@ def table(lengths):
     return found
 
 
-def main(longest=512):
-    """Print the table, and check what is said above."""
+def main(longest=512, output=None):
+    """Print the table, and check what is said above. output: also write it there, as JSON."""
     lengths = [n for n in (16, 64, 256, 512, 1024) if n <= max(16, longest)]
     found = table(lengths)
     print(" " * 28 + "".join(f"{f'{n} words':^26}" for n in lengths))
@@ -76,10 +78,15 @@ def main(longest=512):
     steps = {name: (rows[-1][0], rows[-1][1]) for name, (_, rows) in found.items()}
     assert steps["none"] == (n, n) and steps["disan"] == (2, 1) and steps["han"][0] < n
     assert found["disan"][0] > found["none"][0], "at one width DiSAN has more parameters than the GRU"
+    if output is not None:
+        text = json.dumps({"lengths": lengths, "networks": found}, indent=1)
+        Path(output).write_text(text + "\n", encoding="utf-8")
     return found
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Parameters, steps in a row, path and time of text classifiers.")
     parser.add_argument("--longest", type=int, default=512, help="words of the longest text [512]")
-    main(parser.parse_args().longest)
+    parser.add_argument("-o", "--output", metavar="FILE", help="write the table as JSON too")
+    given = parser.parse_args()
+    main(given.longest, given.output)

@@ -44,8 +44,9 @@ class Options:
 @dataclass(frozen=True)
 class Training(system.Training):
     """How it is trained, unless said otherwise."""
-    steps: int = 1200
+    steps: int = 2400
     batch_size: int = 32
+    learning_rate: float = 1.5e-3
     validate_every: int = 100
 
 
