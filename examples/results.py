@@ -18,8 +18,8 @@ PAPER = [0.0, 8.3, 40.3, 2.8, 13.1, 7.6, 17.3, 10.0, 13.2, 15.1, 0.9, 0.2, 0.4, 
 SECTIONS = {  # what stands before each part of the page
     "built-in": "Each system on its built-in task, which needs no file, beside its baseline: the same system without "
                 "attention, trained for the same time (`--baseline`). Two cores, float32.",
-    "real": "On files that others made: English-French pairs of Tatoeba, questions about films of MetaQA. Film reviews, "
-            "product reviews, bAbI's stories and WikiText-2 come below.",
+    "real": "On files that others made: English-French pairs of Tatoeba, questions about films of MetaQA. Film and "
+            "product reviews, the stories of bAbI and WikiText-2 come below.",
     "lengths": "Translators against the same network without attention on 500 test sentences, by the number of source "
                "words: BLEU, and its difference with a 95 % interval by paired bootstrap (`evaluate --against`).",
     "steps": "Text classifiers of one width, 64: parameters without the word vectors, steps that wait for one another, "

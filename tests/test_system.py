@@ -1,5 +1,5 @@
-"""What all systems share: the division of data, agreement with gold attention, hooks of the epoch; and every system from
-the command line: train, resume, evaluate, predict, draw."""
+"""What all systems share: the division of data, agreement with gold attention, hooks of the epoch; and every system
+from the command line: train, resume, evaluate, predict, draw."""
 import json
 from dataclasses import fields
 

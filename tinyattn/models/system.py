@@ -1,5 +1,7 @@
-"""What all systems share. A system is one file of `models/` that ends with `SYSTEM = ClassName`, a subclass of `System`;
-its data are one file of `tasks/`. Training (`train.py`) and the commands know a system by what stands here.
+"""What all systems share.
+
+A system is one file of `models/` that ends with `SYSTEM = ClassName`, a subclass of `System`; its data are one file of
+`tasks/`. Training (`train.py`) and the commands know a system by what stands here.
 
 A subclass gives
 
