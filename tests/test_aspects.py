@@ -389,6 +389,8 @@ def test_a_prediction_and_its_picture(tmp_path):
     assert answer.record["words"] == look.columns == ["the", "food", "is", "zebra-like"]
     assert look.rows == ["aspect, layer 1", "aspect, layer 2", "opinion, layer 1", "opinion, layer 2"]
     np.testing.assert_allclose(look.weights.sum(1), 1, rtol=1e-6)
+    aspects, opinions = ([t["text"] for t in answer.record[side]] or ["none"] for side in ("aspects", "opinions"))
+    assert look.title == f"aspects: {', '.join(aspects)}\nopinions: {', '.join(opinions)}"
     assert set(answer.record) == {"words", "aspects", "opinions", "weights"} and json.dumps(answer.record)
     plain = small(tmp_path, attention="none").predict("the food is good")
     assert plain.looks == [] and "weights" not in plain.record

@@ -137,7 +137,7 @@ def test_ctrl_c_saves_and_exits_130_and_resume_goes_on(pairs, tmp_path):
             process.send_signal(signal.SIGINT)
             break
     out, err = process.communicate(timeout=120)
-    assert process.returncode == 130 and out == ""
+    assert process.returncode == 130 and out == "", err
     stopped = int(re.search(r"stopped at step ([\d,]+), all saved", err)[1].replace(",", ""))
     assert checkpoint.load(tmp_path / "r").state["step"] == stopped
     last = [line["step"] for line in checkpoint.read_log(tmp_path / "r")][-1]
@@ -409,6 +409,18 @@ def test_an_answer_that_cannot_be_names_its_line_of_stdin(capsys, monkeypatch):
     assert said(capsys) == ("", "tinyattn: expected better\n")
 
 
+def test_several_quoted_texts_have_an_answer_each(capsys, monkeypatch):
+    monkeypatch.setattr(checkpoint, "restore", lambda run, attention=None: (Echo(), None))
+    for arguments, answers in ((["the", "boy", "sees"], "the boy sees\n"), (["the boy sees"], "the boy sees\n"),
+                               (["the boy", "a girl runs", "no"], "the boy\na girl runs\nno\n")):
+        assert main(["predict", "r", *arguments]) == 0
+        assert said(capsys)[0] == answers
+    assert main(["predict", "r", "a b", "bad"]) == 2
+    assert said(capsys) == ("a b\n", "tinyattn: text 2: expected better\n")
+    assert main(["predict", "--help"]) == 0
+    assert "several quoted texts" in " ".join(said(capsys)[0].split())
+
+
 def test_words_cannot_steer_the_terminal(capsys, monkeypatch):
     monkeypatch.setattr(checkpoint, "restore", lambda run, attention=None: (Echo(), None))
     odd = "\x1b]0;owned\x07 \x9b2J\ta\x00\x7f\rb"
@@ -455,6 +467,73 @@ def test_list_names_what_there_is(capsys):
     shown = said(capsys)[0]
     assert shown.startswith("Score functions") and re.search(r"^  additive +e_ts = v_a.*Hu 2018 eq. 8$", shown, re.MULTILINE)
     assert shown.count("\n  ") == len(found["attention"]) >= 57
+
+
+@pytest.mark.parametrize("what", [[], ["attention"], ["systems"], ["tasks"], ["ops"], ["modules"]])
+def test_list_fits_the_console(what, capsys, monkeypatch):
+    assert main(["list", *what]) == 0
+    lines = said(capsys)[0].splitlines()
+    assert max(map(len, lines)) <= 100 and (what in (["systems"], ["tasks"]) or any("..." in line for line in lines))
+    monkeypatch.setattr(console, "width", lambda: 1000)
+    assert main(["list", *what]) == 0
+    assert len(said(capsys)[0].splitlines()) == len(lines)
+
+
+def test_the_width_is_that_of_a_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    assert console.width() == 100
+    monkeypatch.setattr(sys, "stdout", type("Terminal", (io.StringIO,), {"isatty": lambda self: True})())
+    assert console.width() == 70
+    assert console.shortened([["a", "x" * 90, "end"]], 1, 2) == [["a", "x" * 57 + "...", "end"]]
+    monkeypatch.setattr(sys, "stdout", None)
+    assert console.width() == 100
+
+
+def test_the_first_lines_of_modules_stand_alone():
+    for name in ("transformer.EncoderLayer", "transformer.PreNormEncoderLayer", "han.HAN",
+                 "key_value_network.KeyValueNetwork"):
+        first = names.modules()[f"models.{name}"].__doc__.partition("\n")[0]
+        assert first.endswith(".") and len(first) > 40
+
+
+@pytest.mark.parametrize("name", ["aspects", "classify", "qa", "sense", "translate"])
+def test_the_help_of_a_system_reads_as_a_sentence(name, capsys):
+    for verb in ("train", "compare"):
+        assert main([verb, name, "--help"]) == 0
+        assert re.search(rf"(Train|Compare attentions on {name}:) an? [a-z-]+", " ".join(said(capsys)[0].split()))
+
+
+def test_a_runs_folder_is_offered_only_where_it_is_taken(capsys, tmp_path):
+    for name, offered in (("graph", True), ("explain", False), ("check", False)):
+        assert main([name, "nothing"]) == 2
+        assert ("or a run's folder" in said(capsys)[1]) == offered
+
+
+def test_figures_are_wrapped_and_keep_their_titles(capsys):
+    from tinyattn.commands.train import show_figures
+    from tinyattn.models.system import Figure
+
+    class Wide:
+        figures, counts, groups = {f"f{i}": Figure(f"a figure, called {chr(97 + i)}", 2) for i in range(9)}, "samples", None
+    found = {"samples": 1234, **{f"f{i}": -i / 7 for i in range(9)}}
+    show_figures(Wide, "test", found, {"other": found})
+    lines = said(capsys)[0].splitlines()
+    assert lines[0].startswith("test      1,234 samples: a figure, called a 0.00, ") and len(lines) == 6
+    assert max(map(len, lines)) <= 100 and all(line.startswith(" " * 10) for line in lines[1:])
+    assert not any(re.match(r" *-?\d", line) for line in lines) and lines[3].startswith(" " * 10 + "other: a")
+
+
+def test_the_table_of_forget_fits():
+    from types import SimpleNamespace
+
+    from tinyattn.commands.forget import table
+    for length, end in ((60, 1.234e-29), (4000, 1.234e-300)):
+        reach = np.geomspace(0.5, end, length)
+        curve = SimpleNamespace(name="attention", before=reach, after=reach, accuracy=0.123)
+        lines = table([curve], [1, length // 4, length // 2, length - 1])
+        assert max(map(len, lines)) <= 100 and f"trained {length - 1}" in lines[0]
+        assert (f"d = {length // 4}" in lines[0]) == (length == 60)
+        assert "trained" not in table([SimpleNamespace(**{**vars(curve), "after": None})], [1, 3])[0]
 
 
 def test_explain_every_kind(capsys):

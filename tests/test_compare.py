@@ -17,6 +17,7 @@ from tinyattn import checkpoint, systems, tables, workers
 from tinyattn import device as devices
 from tinyattn.cli import main
 from tinyattn.commands import compare as command
+from tinyattn.commands.console import columns
 from tinyattn.compare import Grid, _finished, run_grid
 from tinyattn.config import Config
 from tinyattn.errors import InputError
@@ -218,7 +219,7 @@ def test_a_cluster_gives_what_processes_here_give_even_if_a_worker_is_killed(clu
     found = run_grid(toy(tmp_path, "plain", "once", "nan"), tmp_path / "grid", scheduler=cluster)
     assert [outcome.run.name for outcome in found.failed] == ["nan-1", "nan-2"]
     assert all("the loss is inf" in o.error and "kept in its folder" in o.error for o in found.failed)
-    assert len(list(tmp_path.glob("once-*"))) == 1, "no worker was killed"
+    assert len(list(tmp_path.glob("once-[1-9]*"))) == 1, "no worker was killed"
     for name in ("plain-1", "plain-2", "once-1", "once-2"):
         assert_same_run(tmp_path / "grid" / name, alone / name)
     assert checkpoint.load(tmp_path / "grid" / "nan-1").state["step"] >= 4
@@ -411,7 +412,67 @@ def test_without_scipy_there_are_differences_but_no_intervals(monkeypatch):
     found = tables.summarise(Toy, [record(a, s, s + (a == "plain")) for a in ("none", "plain") for s in (1, 2)], "none")
     assert found["tables"][0]["rows"][1]["difference"]["score"] == {"mean": 1.0, "n": 2, "low": None, "high": None,
                                                                     "separable": None}
-    assert not any("minus" in name for name in tables.layout(found, found["tables"][0]["rows"])[0])
+    texts = tables.layout(found, found["tables"][0]["rows"])
+    assert texts[0][2] == "minus none" and texts[2][2] == "+1.000"
+    assert tables.caption(found)[-1].endswith("differences are paired by seed")
+
+
+def test_without_scipy_the_hint_stands_below_the_table(only_toy, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    assert main(["compare", "toy", "--attention", "none,plain", "--seeds", "2", "--marks", ".", "--steps", "4",
+                 "--workers", "1", "--threads", "1", "--run", "r"]) == 0
+    out, err = capsys.readouterr()
+    hint = 'the intervals of differences need SciPy: pip install "tinyattn[compare]"'
+    assert hint in err and out.index("minus none") < out.index("paired by seed\n") < out.index(hint)
+    assert "95 %" not in out + Path("r/comparison.md").read_text() and "all figures" not in out
+
+
+def test_the_caption_speaks_of_intervals_where_there_are_some():
+    pytest.importorskip("scipy")
+    for seeds, end in (((1, 2), "paired by seed, with their 95 % interval"), ((1,), "paired by seed")):
+        records = [record(a, s, s + (a == "plain")) for a in ("none", "plain") for s in seeds]
+        assert tables.caption(tables.summarise(Toy, records, "none"))[-1].endswith(end)
+
+
+def wide_records():
+    """Seven figures, each with its deviation: about 150 columns."""
+    intrinsic = dict.fromkeys(tables.INTRINSIC, 0.25)
+    return [record(a, s, 0.1 * s + (a == "plain") * 0.01 * s, **intrinsic) for a in ("none", "plain") for s in (1, 2)]
+
+
+def test_a_table_is_cut_from_the_right_until_it_fits():
+    found = tables.summarise(Toy, wide_records(), "none")
+    rows = found["tables"][0]["rows"]
+    whole, short = tables.layout(found, rows), tables.layout(found, rows, further=2)
+    assert tables.width_of(whole) > 100 and len(whole[0]) == 12
+    assert short[0] == ["attention", "score", "minus none", "gold mass", "AER", "seeds", "parameters", "seconds"]
+    assert tables.width_of(short) == max(map(len, columns(short)))
+    cut, = tables.fit([short], tables.width_of(short) - 1)
+    assert cut == [row[:-1] for row in short] and len(short[0]) == 8
+    limit = tables.width_of([row[:4] for row in short])
+    both = tables.fit([short, [["attention", "score", "minus none", "seconds"], ["a", "1", "-", "2"]]], limit)
+    assert [len(rows[0]) for rows in both] == [4, 3] and "seconds" not in both[0][0] + both[1][0]
+    assert tables.fit([short], 1) == [[row[:3] for row in short]]
+
+
+def test_the_console_shows_what_fits():
+    found = tables.summarise(Toy, wide_records(), "none")
+    numbers = [("", found["tables"][0]["rows"]), ("mean", found["tables"][0]["rows"])]
+    shown = command._fitted(found, numbers)
+    assert [title for title, _ in shown] == ["", "mean"] and shown[0][1] == shown[1][1]
+    assert all(len(line) <= 100 for line in columns(shown[0][1])) and "gold KL" not in shown[0][1][0]
+    small = tables.summarise(Toy, [record("none", 1, 0.5), record("plain", 1, 0.75, aer=0.25)], "none")
+    rows = small["tables"][0]["rows"]
+    assert command._fitted(small, [("", rows)]) == [("", tables.layout(small, rows))]
+
+
+def test_the_command_says_where_all_figures_are_that_it_does_not_show(only_toy, capsys, monkeypatch):
+    monkeypatch.setattr(command, "WIDTH", 20)
+    assert main(["compare", "toy", "--attention", "none,plain", "--seeds", "1", "--marks", ".", "--steps", "4",
+                 "--workers", "1", "--threads", "1", "--run", "r"]) == 0
+    out = capsys.readouterr().out
+    assert f"\nall figures: {Path('r/comparison.md')}\n" in out and "parameters" not in out
+    assert "| parameters | seconds |" in Path("r/comparison.md").read_text()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -117,6 +117,21 @@ def test_the_picture_shows_every_curve():
     fig = draw(curves)
     assert [line.get_label() for line in fig.axes[0].get_lines()] == ["rnn", "gru"] and len(fig.axes) == 1
     np.testing.assert_allclose(fig.axes[0].get_lines()[0].get_ydata(), curves[0].before)
+    assert [ax.get_ylabel() for ax in fig.axes] == ["|dh(T) / dh(T - d)|"]
     with pytest.raises(InputError, match="at least one curve"):
         draw([])
     assert forgetting.LAYERS.keys() == {"rnn", "gru", "lstm"}
+
+
+def test_a_line_ends_where_it_falls_below_the_floor():
+    pytest.importorskip("matplotlib")
+    from viz import reach as draw
+    fading, steady = 10.0 ** -np.arange(0, 12), np.full(12, 0.3)
+    fig = draw([forgetting.Curve("rnn", fading, steady, [], 0.5, 0.0),
+                forgetting.Curve("attention", steady, steady, [], 1.0, 0.0)])
+    rnn, attention = (line.get_ydata() for line in fig.axes[0].get_lines())
+    np.testing.assert_allclose(rnn, [*fading[:9], np.nan, np.nan, np.nan])
+    np.testing.assert_array_equal(attention, steady)
+    assert fig.axes[0].get_ylim()[0] == 1e-8
+    assert [[t.get_text() for t in ax.get_legend().get_texts()] for ax in fig.axes] == [
+        ["rnn", "attention: |dc / dh(T - d)|"], ["rnn, 50 % recalled", "attention, 100 % recalled"]]

@@ -175,7 +175,7 @@ def test_figures_by_hand():
     result = system.evaluate("test")
     assert result["by_task"] == [["2", 2, 50.0], ["10", 1, 100.0], ["name", 1, 0.0]]
     assert (result["accuracy"], result["error"], result["failed"], result["tasks"]) == (0.5, 50.0, 2, 3)
-    assert result["unknown_answers"] == 1
+    assert result["unknown_answers"] == 1 and "1 of 4 answers" in result["remarks"][0]
     p = np.exp(4) / (1 + np.exp(4))
     assert result["loss"] == pytest.approx(-(2 * np.log(p) + np.log(1 - p)) / 3, abs=1e-6)
     # the first support is kept as the third of 3 sentences, the second is lost, and the third question has two of two

@@ -205,13 +205,16 @@ def _best(system, records, pick):
 # ---------------------------------------------------------------------------------------------------------------------
 # texts
 # ---------------------------------------------------------------------------------------------------------------------
-def layout(tables, rows, of="seeds"):
-    """Rows of numbers as rows of texts, the first one the names of the columns. `tables` is what `summarise` gave."""
+def layout(tables, rows, of="seeds", further=None):
+    """Rows of numbers as rows of texts, the first one the names of the columns. `tables` is what `summarise` gave.
+
+    further   show at most so many figures after the first
+    """
     figures, baseline = tables["figures"], tables["baseline"]
     first = next(iter(figures), None)
-    compared = any(row["difference"] for row in rows) and has_scipy()
+    compared = any(row["difference"] for row in rows)
     columns = [("attention", lambda row: str(row["attention"]))]
-    for key, figure in figures.items():
+    for key, figure in list(figures.items())[:None if further is None else 1 + further]:
         columns.append((figure["title"], lambda row, k=key, d=figure["digits"]: _cell(row["figures"][k], d)))
         if key == first and compared:
             columns.append((f"minus {baseline}", lambda row, k=key, d=figure["digits"]: _against(row, k, d)))
@@ -224,6 +227,31 @@ def layout(tables, rows, of="seeds"):
     return [[name for name, _ in columns], *([text(row) for _, text in columns] for row in rows)]
 
 
+def width_of(rows):
+    """How wide rows of texts are as lines, with two spaces between columns."""
+    return sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
+
+
+def fit(shown, width):
+    """Tables as `layout` makes them, cut to a width: of all of them the last column goes, then the one before it, as
+    long as one is too wide. The first three stay: the attention, the first figure and its difference."""
+    shown = [[list(row) for row in rows] for rows in shown]
+    while wide := [rows for rows in shown if width_of(rows) > width and len(rows[0]) > 3]:
+        name = wide[0][0][-1]
+        for rows in shown:
+            if len(rows[0]) > 3 and rows[0][-1] == name:
+                for row in rows:
+                    row.pop()
+    return shown
+
+
+def has_intervals(tables):
+    """Does a difference that is shown have an interval? It needs SciPy, and two seeds that both have."""
+    rows = [row for table in tables["tables"] for row in table["rows"]] + (tables["summary"] or [])
+    first = next(iter(tables["figures"]), None)
+    return any(row["difference"].get(first, {}).get("low") is not None for row in rows)
+
+
 def caption(tables):
     """What the columns are, in a line or two."""
     figures = tables["figures"].values()
@@ -232,7 +260,8 @@ def caption(tables):
     if tables["pick"]:
         lines.append(f"of each cell's seeds the best by {_pick_in_words(tables['pick'])}, not the mean")
     else:
-        lines.append("mean ± standard deviation over seeds; differences are paired by seed, with their 95 % interval")
+        lines.append("mean ± standard deviation over seeds; differences are paired by seed"
+                     + (", with their 95 % interval" if has_intervals(tables) else ""))
     return [line for line in lines if line]
 
 

@@ -13,6 +13,7 @@ from .plot import figure, kind_of, literally, quiet, save
 from .text import printable, width
 
 _VISIBLE = {" ": "␣", "": "∅"}  # tokens that would leave no trace
+_FRAME = {"fill": False, "edgecolor": "#D55E00", "linewidth": 1.8}  # around a gold pair
 
 
 def heatmap(weights, rows, columns, title="", path=None, *, gold=()):
@@ -20,7 +21,7 @@ def heatmap(weights, rows, columns, title="", path=None, *, gold=()):
 
     title  what the map shows: sentence, layer, head
     path   also write the file, by its suffix: .svg, .pdf or .png
-    gold   pairs (row, column) to be framed, such as a reference alignment
+    gold   pairs (row, column) to be framed, such as a reference alignment; a line at the bottom then says so
     Raises InputError if the shape is not (T, S), or if a weight is not a number.
     """
     return heatmaps([(weights, rows, columns, title, gold)], path)
@@ -31,6 +32,7 @@ def heatmaps(maps, path=None, title="", across=None):
 
     maps    a list of (weights, rows, columns[, title[, gold]]), each as in `heatmap`
     across  how many stand side by side; None: as many as make the page a little wider than high
+    Where any map has gold, one line at the bottom of the page says what the frames are.
     """
     maps = [_checked(i, *one) for i, one in enumerate(maps)]
     if not maps:
@@ -45,8 +47,8 @@ def heatmaps(maps, path=None, title="", across=None):
     panel = (left + wide + gap, top + high + heads + gap)
     across = min(len(maps), across or max(1, round(math.sqrt(1.5 * len(maps) * panel[1] / panel[0]))))
     down = -(-len(maps) // across)
-    head = 0.4 if title else 0.0
-    page = (across * panel[0] + 0.8, down * panel[1] + head)
+    head, foot = 0.4 if title else 0.0, 0.3 if any(m[4] for m in maps) else 0.0
+    page = (across * panel[0] + 0.8, down * panel[1] + head + foot)
     fig = figure(*page)
     for i, one in enumerate(maps):
         x = (i % across) * panel[0] + left
@@ -55,6 +57,8 @@ def heatmaps(maps, path=None, title="", across=None):
         axes = fig.add_axes((x / page[0], (y - t * cell) / page[1], s * cell / page[0], t * cell / page[1]))
         image = _draw(axes, one, size)
     _colour_bar(fig, image, maps, page, panel, across, head + heads + top, min(high, 4.0))
+    if foot:
+        _say_gold(fig)
     if title:
         literally([fig.text(0.5, 1 - 0.15 / page[1], printable(title, 120), ha="center", va="top", size=15)])
     save(fig, path)
@@ -115,12 +119,18 @@ def _draw(axes, one, size):
     axes.tick_params(which="both", length=0)
     axes.spines[:].set_color("#999999")
     for row, column in gold:
-        axes.add_patch(Rectangle((column - 0.42, row - 0.42), 0.84, 0.84, fill=False, edgecolor="#D55E00",
-                                 linewidth=1.8))
+        axes.add_patch(Rectangle((column - 0.42, row - 0.42), 0.84, 0.84, **_FRAME))
     if title:
         axes.set_title(title, size=14, pad=6)
     literally([*axes.get_xticklabels(), *axes.get_yticklabels(), axes.title])
     return image
+
+
+def _say_gold(fig):
+    """The line at the bottom: a small frame and what it means."""
+    from matplotlib.patches import Rectangle
+    fig.legend([Rectangle((0, 0), 1, 1, **_FRAME)], ["framed: gold"], loc="lower center", fontsize=12, frameon=False,
+               handlelength=1, handleheight=1, borderaxespad=0.1)
 
 
 def _colour_bar(fig, image, maps, page, panel, across, above, height):

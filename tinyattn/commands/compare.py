@@ -17,14 +17,18 @@ from .options import absolute_mechanism, data_options, given, setting_options, s
 from .progress import duration
 from .train import RUNS, Systems
 
+WIDTH = 100  # of a table on the console
+NO_SCIPY = 'the intervals of differences need SciPy: pip install "tinyattn[compare]"'
+
 WARNING = """Trains SYSTEM with every attention and every seed, and shows two tables in one. Extrinsic: the score of the
 task, with attention and without (none). Intrinsic: how well the attention itself agrees with gold alignments or gold
 attention, where the data have them.
 
 A better score cannot be credited to attention alone (Hu 2018, section 5.1): with it change the number of parameters,
 the steps that fit into a time, the way that gradients take, and the best settings, which were chosen for one of both.
-Parameters and seconds stand in the table. Differences are taken seed by seed, with a 95 % interval; `not separable`
-means that these seeds cannot tell the two apart.
+Parameters and seconds stand in the table. Differences are taken seed by seed, with a 95 % interval where SciPy is
+installed; `not separable` means that these seeds cannot tell the two apart. The console shows as much of a table as
+fits 100 columns, comparison.md in the folder all of it.
 
 Runs are trained by processes of this machine, or by a Dask cluster that is there (--scheduler): data files are sent to
 its workers as bytes, and each run comes back into the same folder. Workers execute what they are sent, so use a cluster
@@ -187,7 +191,7 @@ class _Comparison:
             raise InputError(f"--bound: expected a number, and with it --each, of whose values it counts some; got "
                              f"{v['bound']:g}" + ("" if grid.each else " alone"))
         if not has_scipy():
-            note("the intervals of differences need SciPy: pip install \"tinyattn[compare]\"")
+            note(NO_SCIPY)
         progress = _Progress(self.cls)
         try:
             found = run_grid(grid, folder, v["workers"], v["threads"], v["scheduler"], v["retries"], v["resume"],
@@ -245,24 +249,30 @@ class _Comparison:
     # -- the end -----------------------------------------------------------------------------------------------------
     def _show(self, folder, found, tables):
         from .. import checkpoint
-        from ..tables import caption, layout, where
+        from ..tables import caption, has_scipy, layout, where
         command = shlex.join(["tinyattn", *sys.argv[1:]])
         everything = {"system": self.cls.name, "command": command, "grid": found.grid.to_json(),
                       "seconds": round(found.seconds, 2), **tables, "runs": found.records()}
-        shown = [(where(table["at"]), layout(tables, table["rows"])) for table in tables["tables"]]
+        numbers = [(where(table["at"]), table["rows"]) for table in tables["tables"]]
         if tables["summary"]:
             title = f"mean over {len(tables['tables'])} of {', '.join(found.grid.each)}".replace("_", "-")
-            shown.append((title, layout(tables, tables["summary"])))
+            numbers.append((title, tables["summary"]))
+        shown = [(title, layout(tables, rows)) for title, rows in numbers]
         self._write(folder, found, everything, shown, caption(tables), checkpoint.write)
         drawn = _draw(folder, self.cls.name, tables)
         if self.values["as_json"]:
             out_json(everything)
             return
-        for title, rows in shown:
+        fitted = _fitted(tables, numbers)
+        for title, rows in fitted:
             for line in [*([title] if title else []), *columns(rows), ""]:
                 out(line)
         for line in caption(tables):
             out(line)
+        if not has_scipy():
+            out(NO_SCIPY)
+        if fitted != shown:
+            out(f"all figures: {folder / 'comparison.md'}")
         out(f"trained   {len(found.outcomes)} runs, {_trained(found)} in all; this call took {duration(found.seconds)}")
         out(f"kept in   {folder}: comparison.md, comparison.json" + (f", {drawn}" if drawn else ""))
 
@@ -279,6 +289,16 @@ class _Comparison:
                  "last call.", ""]
         text += [f"- {outcome.run.name} failed: {outcome.error}" for outcome in found.failed]
         write(folder / "comparison.md", "\n".join(text).rstrip() + "\n")
+
+
+def _fitted(tables, numbers):
+    """[(title, rows of texts)] for the console: all columns if they fit, else the first figures and as many columns as
+    fit. `numbers` is [(title, rows of numbers)]."""
+    from ..tables import fit, layout, width_of
+    titles, rows = [title for title, _ in numbers], [layout(tables, rows) for _, rows in numbers]
+    if any(width_of(texts) > WIDTH for texts in rows):
+        rows = fit([layout(tables, rows, further=2) for _, rows in numbers], WIDTH)
+    return list(zip(titles, rows, strict=True))
 
 
 def _trained(found):

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 from contextlib import suppress
 
@@ -60,6 +61,25 @@ def on_terminal():
         return sys.stderr is not None and sys.stderr.isatty()
     except ValueError:
         return False
+
+
+def width():
+    """Columns of the terminal that shows stdout; 100 where it is none."""
+    try:
+        terminal = sys.stdout is not None and sys.stdout.isatty()
+    except ValueError:
+        terminal = False
+    return shutil.get_terminal_size((100, 24)).columns if terminal else 100
+
+
+def shortened(rows, column, indent=0):
+    """Rows of texts whose lines, made by `columns`, fit the console: longer texts of one column end in "...". At least
+    20 characters of each stay."""
+    others = [i for i in range(max(map(len, rows), default=0)) if i != column]
+    taken = indent + sum(max(len(row[i]) for row in rows if i < len(row)) + 2 for i in others)
+    room = max(width() - taken, 20)
+    return [[text if i != column or len(text) <= room else text[:room - 3].rstrip() + "..."
+             for i, text in enumerate(row)] for row in rows]
 
 
 def columns(rows, indent="", numbers=True):

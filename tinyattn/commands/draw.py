@@ -8,7 +8,7 @@ import numpy as np
 from .. import systems
 from ..errors import InputError
 from . import names
-from .console import columns, note, out, out_json
+from .console import columns, note, out, out_json, shortened
 from .options import trust_option
 
 
@@ -29,7 +29,7 @@ def graph_command(name, output, backward, depth, values, sample, attention):
         system, _ = checkpoint.restore(name, attention)
         tensor, parameters, path = system.example_graph(), system.model, Path(name) / "graph.svg"
     else:
-        kind, full, thing = names.find(name)
+        kind, full, thing = names.find(name, runs=True)
         tensor, parameters = example(kind, full, thing, sample, backward)
         path = Path(f"{full}.svg")
     from viz import graph
@@ -139,8 +139,7 @@ def list_command(what, as_json):
     for kind, rows in found.items():
         if what is None:
             out(kind)
-        for line in columns([row[:2] for row in rows], indent="  " if what is None else ""):
-            out(line)
+        _table([row[:2] for row in rows], "  " if what is None else "")
 
 
 def _list_attention():
@@ -150,8 +149,13 @@ def _list_attention():
         if number:
             out()
         out(title)
-        for line in columns([(v.name, v.headline, v.paper) for v in variants], indent="  "):
-            out(line)
+        _table([(v.name, v.headline, v.paper) for v in variants], "  ")
+
+
+def _table(rows, indent):
+    """Rows of a name, what it is and more, what it is cut where the console ends."""
+    for line in columns(shortened(rows, 1, len(indent)), indent=indent):
+        out(line)
 
 
 def _first(text):

@@ -32,17 +32,11 @@ def forget_command(cells, mechanism, length, width, steps, seed, output, as_json
     if not names:
         raise InputError("--cells: expected at least one network, got none")
     curves = forgetting.measure(names, length, width, steps, seed, mechanism=mechanism, say=note)
-    far = [d for d in (1, length // 4, length // 2, length - 1) if d]
-    titles = [f"d = {d}" for d in far]
-    rows = [["network", *titles, *([*(f"trained, {t}" for t in titles), "recalled"] if steps else [])]]
-    for c in curves:
-        trained = [*(f"{c.after[d]:.2g}" for d in far), f"{100 * c.accuracy:.1f}%"] if steps else []
-        rows.append([c.name, *(f"{c.before[d]:.2g}" for d in far), *trained])
     if as_json:
         out_json([{"network": c.name, "reach": c.before.tolist(), "accuracy": c.accuracy, "by_distance": c.right,
                    "trained_reach": None if c.after is None else c.after.tolist()} for c in curves])
     else:
-        for line in columns(rows):
+        for line in table(curves, [1, length // 4, length // 2, length - 1]):
             out(line)
     from viz import reach
     try:
@@ -51,3 +45,15 @@ def forget_command(cells, mechanism, length, width, steps, seed, output, as_json
         note(f"no picture: {error}")
         return
     (note if as_json else out)(f"picture  {output}")
+
+
+def table(curves, far):
+    """The reach of each network over the distances `far`, before and after training, as lines. Of many digits the
+    second distances give way until the lines fit 100 columns."""
+    far, steps = list(far), curves[0].after is not None
+    rows = [["network", *(f"d = {d}" for d in far), *([*(f"trained {d}" for d in far), "recalled"] if steps else [])]]
+    for c in curves:
+        trained = [*(f"{c.after[d]:.2g}" for d in far), f"{100 * c.accuracy:.1f}%"] if steps else []
+        rows.append([c.name, *(f"{c.before[d]:.2g}" for d in far), *trained])
+    lines = columns(rows)
+    return table(curves, [far[0], *far[2:]]) if max(map(len, lines)) > 100 and len(far) > 2 else lines

@@ -51,8 +51,11 @@ def _import_all(package):
         importlib.import_module(f"{package}.{found.name}")
 
 
-def find(name):
-    """(kind, name, thing) for a name. InputError where there is none, or several and the kind is not said."""
+def find(name, runs=False):
+    """(kind, name, thing) for a name. InputError where there is none, or several and the kind is not said.
+
+    runs   the command takes a run's folder too, and the message says so
+    """
     prefix, _, rest = name.partition(":")
     if ".py" in name:
         from ..attention import find as find_mechanism
@@ -73,7 +76,8 @@ def find(name):
         if full is not None:
             found.append((kind, full, known[full]))
     if not found:
-        raise InputError(f"{name}: expected an op, mechanism, system or module of `tinyattn list`, or a run's folder")
+        raise InputError(f"{name}: expected an op, mechanism, system or module of `tinyattn list`"
+                         + (", or a run's folder" if runs else ""))
     if len(found) > 1:
         raise InputError(f"{name}: could be {' or '.join(f'{kind}:{full}' for kind, full, _ in found)}; say which")
     return found[0]

@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import textwrap
 import time
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -227,9 +228,15 @@ class _Training:
 def show_figures(system, title, figures, others=()):
     """The figures of `evaluate` as a few lines, beside those of other runs: {label: figures}."""
     others = dict(others)
-    out(f"{title:8}  {figures[system.counts]:,} {system.counts}: {_in_words(system, figures)}")
-    for label, theirs in others.items():
-        out(f"{'':8}  {label}: {_in_words(system, theirs)}")
+    texts = [f"{title:8}  {figures[system.counts]:,} {system.counts}: {_in_words(system, figures)}",
+             *(f"{'':8}  {label}: {_in_words(system, theirs)}" for label, theirs in others.items())]
+    for text in texts:
+        kept = re.sub(r" (?=-?[\d.]+(, |$))", "\xa0", text)  # a value stays on the line of its title
+        lines = textwrap.wrap(kept, 100, subsequent_indent=" " * 10, break_long_words=False, break_on_hyphens=False)
+        for line in lines:
+            out(line.replace("\xa0", " "))
+    for remark in figures.get("remarks", ()):
+        out(f"{'':8}  {remark}")
     groups = system.groups
     if groups is None or not figures.get(groups.key):
         return

@@ -97,14 +97,15 @@ def attach_own(system, saved):
 @click.option("--json", "as_json", is_flag=True, help="one JSON object a line: the answer and the weights")
 @trust_option
 def predict_command(run, text, beam, as_json, attention):
-    """Ask a trained run. TEXT is one sample (a sentence, a document, a story with its question); without it, each line
-    of stdin is one, and gives one line."""
+    """Ask a trained run. TEXT is one sample (a sentence, a document, a story with its question): words are joined, and
+    of several quoted texts, "a b" "c d", each is a sample of its own. Without TEXT, each line of stdin is one. Each
+    sample gives one line."""
     import json
 
     from .. import checkpoint
     system, _ = checkpoint.restore(run, attention)
     searched = _beam(system, beam)
-    for where, sentence in [("", " ".join(text))] if text else lines_of_stdin():
+    for where, sentence in samples_of(text) if text else lines_of_stdin():
         if not sentence.strip() and not text:
             out("")
             continue
@@ -113,6 +114,14 @@ def predict_command(run, text, beam, as_json, attention):
         except InputError as error:
             raise InputError(f"{where}{error}") from None
         out(json.dumps(found.record) if as_json else found.line)
+
+
+def samples_of(arguments):
+    """The samples of the command line, each as ("text 2: ", text): one, of words, or, if an argument of several holds a
+    space, one for each."""
+    if len(arguments) > 1 and any(" " in argument for argument in arguments):
+        return [(f"text {number}: ", argument) for number, argument in enumerate(arguments, 1)]
+    return [("", " ".join(arguments))]
 
 
 def lines_of_stdin():

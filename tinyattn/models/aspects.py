@@ -54,11 +54,11 @@ class Aspects(System):
     """See the module docstring, and `system.py` for what a system is."""
     name = "aspects"
     Options, Training = Options, Training
-    help = "tags aspect terms and opinion terms of reviews"
+    help = "a tagger of aspect and opinion terms, that shows which words it looked at"
     data_help = ("SemEval XML, tab-separated BIO tags, or Hu and Liu's product reviews; an opinion lexicon besides "
                  "(give --data for each file)")
     counts = "sentences"
-    figures = {"f1": Figure("F1, mean of both", 2), "aspect_f1": Figure("aspect F1", 2),
+    figures = {"f1": Figure("F1", 2), "aspect_f1": Figure("aspect F1", 2),
                "opinion_f1": Figure("opinion F1", 2), "aspect_precision": Figure("aspect precision", 2),
                "aspect_recall": Figure("aspect recall", 2), "opinion_precision": Figure("opinion precision", 2),
                "opinion_recall": Figure("opinion recall", 2), "gold_mass": Figure("mass on terms", 3),
@@ -163,7 +163,7 @@ class Aspects(System):
 
     def _predictions(self, samples):
         spans, looked = self.tag(samples)
-        found = [_prediction(s, *rest) for s, *rest in zip(samples, spans, looked)]
+        found = [_prediction(s, *rest, self.opinions) for s, *rest in zip(samples, spans, looked)]
         for prediction in found if not self.opinions else ():
             prediction.record["opinions"] = None
         return found
@@ -225,7 +225,8 @@ class _Sentence:
     opinions: tuple | None = None
 
 
-def _prediction(sample, spans, alpha):
+def _prediction(sample, spans, alpha, opinions=True):
+    """A Prediction whose picture has the terms found over it: no opinions where none have been learnt."""
     words = list(sample.words)
     record = {"words": words, **{f"{name}s": [{"text": " ".join(words[a:b]), "start": a, "end": b} for a, b in found]
                                  for name, found in zip(SIDES, spans)}}
@@ -237,7 +238,9 @@ def _prediction(sample, spans, alpha):
         gold = tuple((side * layers + layer, i) for side, known in enumerate((sample.aspects, sample.opinions))
                      for span in known or () for i in range(*span) for layer in range(layers))
         record["weights"] = [[round(float(w), 6) for w in row] for row in weights]
-        looks = [Look(weights, rows, words, "what each side's attention looks at, layer by layer", gold)]
+        title = "\n".join(f"{name}s: {', '.join(term['text'] for term in record[f'{name}s']) or 'none'}"
+                          for name in (SIDES if opinions else SIDES[:1]))
+        looks = [Look(weights, rows, words, title, gold)]
     return Prediction(marked(words, *spans), record, looks)
 
 

@@ -85,8 +85,10 @@ class Hierarchy(nn.Module, abstract=True):
 
 
 class HAN(Hierarchy):
-    """Attention at both levels: see the head of this file. The context vectors begin other than 0, or it would begin
-    as an average."""
+    """Attention at both levels (HN-ATT): over the words of a sentence, over the sentences of a document.
+
+    The formulas stand at the head of the file. The context vectors begin other than 0, or it would begin as an average.
+    """
 
     def __init__(self, vocabulary, classes, embed=64, hidden=32, align=64, dropout=0.3):
         super().__init__(vocabulary, classes, embed, hidden, align, dropout)

@@ -46,7 +46,9 @@ KEPT, LENGTH = 0.25, 3.4  # at first: the diagonal of R, and the length of the v
 
 
 class KeyValueNetwork(nn.Module):
-    """See the file.
+    """The key-value memory network (KV-MemNN): each hop finds memories by their keys and reads their values.
+
+    The head of the file says what the memories are.
 
     options         with the fields hidden, hops, memory, windows, dropout
     answer_words    (A,): the number of each answer as a word, below 0 where it is none

@@ -115,7 +115,7 @@ TRAINING = {"memn2n": MEMN2N, "dmn": DMN, "dmn_plus": DMN}  # of the others: Tra
 class QA(system.System):
     """See the module docstring; what a system is stands in `models/system.py`."""
     name = "qa"
-    help = "answers questions over stories in several hops, and shows what each hop looked at"
+    help = "a reader that answers questions over stories, in several hops, and shows what each hop looked at"
     data_help = ("bAbI files (qa1_..._train.txt and qa1_..._test.txt), a folder of them, or any one file of that form; "
                  "or questions about films (MetaQA: .jsonl, or question TAB answer|answer), with files of facts "
                  "(a|b|c), entities or text")
@@ -148,7 +148,11 @@ class QA(system.System):
     def load(cls, options, paths, seed):
         if _about_films(options, paths):
             return movies.load(as_paths(paths), seed, *_remembered(options))
-        return load(paths, options.tasks, seed)
+        corpus = load(paths, options.tasks, seed)
+        if options.attention == "memn2n" and options.linear_start:
+            corpus.notes.append(f"linear start: the first {options.linear_start} epochs train without the softmax of "
+                                "the hops, with which the validation loss is measured; it falls after them")
+        return corpus
 
     @classmethod
     def build(cls, options, corpus):
@@ -264,6 +268,8 @@ class QA(system.System):
                   "loss": self.mean_loss(samples), "by_task": [list(row) for row in table]}
         if unknown := sum(not set(q.answers or (q.answer,)) & set(self.numbers) for q in samples):
             result["unknown_answers"] = unknown
+            result["remarks"] = [f"{unknown:,} of {len(samples):,} answers are not among the {len(self.answers):,} of "
+                                 "the run: they count as wrong, and are left out of the loss"]
         return result | self._gold(samples)
 
     def _gold(self, samples):

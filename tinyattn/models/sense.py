@@ -65,7 +65,7 @@ class Training(system.Training):
 class Sense(System):
     """See the module docstring and `system.py`."""
     name = "sense"
-    help = "which sense has an ambiguous word, by self-attention over its sentence"
+    help = "a chooser of word senses, by self-attention over the sentence of an ambiguous word"
     data_help = ("files with one sentence a line: word.sense TAB a sentence with the word between *asterisks*, or JSON "
                  'lines {"word", "sense", "text"}; with --pseudo any text, .txt or .txt.gz')
     counts = "sentences"
@@ -76,7 +76,7 @@ class Sense(System):
                "gold_mass": Figure("weight on the noun that counts", 3), "gold_top": Figure("largest weight there", 3),
                "gold_kl": Figure("gold KL", 3, "lower"), "gold_mse": Figure("gold MSE", 3, "lower"),
                "loss": Figure("loss", 4, "lower")}
-    groups = Groups("by_word", "ambiguous word", "accuracy", "accuracy_by_word.svg")
+    groups = Groups("by_word", "ambiguous word", "accuracy", "accuracy-by-word.svg")
 
     def __init__(self, options, words, senses, counts):
         super().__init__(options)

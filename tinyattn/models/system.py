@@ -20,7 +20,7 @@ A subclass gives
     read(paths)                 (samples, notes): all of some files, to be evaluated
     size(sample)                (length, length): samples of like size make a batch
     loss(batch)                 (scalar Tensor: the mean over targets, number of targets)
-    evaluate(split, limit)      dictionary of figures
+    evaluate(split, limit)      dictionary of figures; "remarks" in it: lines on how far they can be trusted
     predict(text)               Prediction
     examples(n)                 Predictions for the first test samples that suit a picture
     example_graph()             a small loss, recorded, for drawing

@@ -147,7 +147,10 @@ class NoAttention(nn.Module):
 # layers
 # ---------------------------------------------------------------------------------------------------------------------
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward: x (B, S, N), mask (B, 1, S) to (B, S, N). norm: "post" or "pre"."""
+    """Self-attention and feed-forward: x (B, S, N), mask (B, 1, S) to (B, S, N).
+
+    norm is "post" or "pre". The example that `tinyattn graph EncoderLayer --depth 2` draws has "post".
+    """
 
     def __init__(self, width, heads, feed_forward, norm="post", dropout=0.0):
         wrap = WRAPS[norm]
@@ -164,8 +167,10 @@ class EncoderLayer(nn.Module):
 
 
 class PreNormEncoderLayer(EncoderLayer):
-    """An `EncoderLayer` with norm="pre", under a name of its own to be drawn beside it, where norm is "post":
-    `tinyattn graph EncoderLayer --depth 2`."""
+    """An `EncoderLayer` with norm="pre": x (B, S, N), mask (B, 1, S) to (B, S, N).
+
+    It has a name of its own to be drawn, `tinyattn graph PreNormEncoderLayer --depth 2`, beside the other.
+    """
 
     def __init__(self, width, heads, feed_forward, dropout=0.0):
         super().__init__(width, heads, feed_forward, "pre", dropout)
