@@ -292,13 +292,15 @@ class _Comparison:
 
 
 def _fitted(tables, numbers):
-    """[(title, rows of texts)] for the console: all columns if they fit, else the first figures and as many columns as
-    fit. `numbers` is [(title, rows of numbers)]."""
+    """[(title, rows of texts)] for the console: all columns if they fit, else the first figure with two, one or none of
+    the others, else as many columns as fit. `numbers` is [(title, rows of numbers)]."""
     from ..tables import fit, layout, width_of
-    titles, rows = [title for title, _ in numbers], [layout(tables, rows) for _, rows in numbers]
-    if any(width_of(texts) > WIDTH for texts in rows):
-        rows = fit([layout(tables, rows, further=2) for _, rows in numbers], WIDTH)
-    return list(zip(titles, rows, strict=True))
+    titles = [title for title, _ in numbers]
+    for further in (None, 2, 1, 0):
+        shown = [layout(tables, rows, further=further) for _, rows in numbers]
+        if all(width_of(texts) <= WIDTH for texts in shown):
+            return list(zip(titles, shown, strict=True))
+    return list(zip(titles, fit(shown, WIDTH), strict=True))
 
 
 def _trained(found):

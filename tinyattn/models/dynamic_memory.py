@@ -116,7 +116,10 @@ def _scorer(width, features):
 # the two networks
 # ---------------------------------------------------------------------------------------------------------------------
 class DMN(Network):
-    """The dynamic memory network; see the file. With gates held at 1, each pass is a plain GRU over the facts."""
+    """The dynamic memory network: one GRU reads all words, gated passes over the facts make an episode each.
+
+    With gates held at 1, each pass is a plain GRU over the facts. The formulas stand at the head of this file.
+    """
 
     def __init__(self, vocabulary, answers, options):
         super().__init__(vocabulary, answers, options)
@@ -161,7 +164,10 @@ class DMN(Network):
 
 
 class DMNPlus(Network):
-    """The improved dynamic memory network; see the file."""
+    """The improved dynamic memory network: facts that know their neighbours, an attention GRU, untied updates.
+
+    The formulas stand at the head of this file.
+    """
     null = ("episode.b_2",)
 
     def __init__(self, vocabulary, answers, options):

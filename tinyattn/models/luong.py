@@ -171,8 +171,11 @@ class LuongDecoder(Decoder):
 
 
 class Luong(Seq2Seq):
-    """Encoder and decoder. `init_as`: "modern" (uniform by width as in nn.Linear and nn.GRU, w_hh and W_m
-    orthogonal) or "paper" (all uniform in +-0.1). The other options are those of `LuongDecoder`."""
+    """Encoder and decoder, in Luong's order.
+
+    `init_as`: "modern" (uniform by width as in nn.Linear and nn.GRU, w_hh and W_m orthogonal) or "paper" (all uniform
+    in +-0.1). The other options are those of `LuongDecoder`.
+    """
 
     def __init__(self, source_size, target_size, embed=64, hidden=64, cell="lstm", attention="luong_global",
                  context="every", bidirectional=True, align=None, dropout=0.0, init_as="modern", score="",

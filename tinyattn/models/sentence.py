@@ -72,8 +72,10 @@ class Recurrent(nn.Module, abstract=True):
 
 
 class Lin(Recurrent):
-    """Structured self-attention. rows: R; align: A; weight: of the penalty, whose `scale` is "sum" (paper), "mean"
-    (its authors' code) or "norm"."""
+    """Structured self-attention over the states of a bidirectional LSTM.
+
+    rows: R; align: A; weight: of the penalty, whose `scale` is "sum" (paper), "mean" (its authors' code) or "norm".
+    """
     hierarchical = False
 
     def __init__(self, vocabulary, classes, embed=64, hidden=50, align=50, rows=5, weight=0.0, scale="mean",
@@ -115,7 +117,9 @@ class Lin(Recurrent):
 
 
 class Du(Recurrent):
-    """Two-level structured attention over a document. rows: R, of words and of sentences; align: A of both."""
+    """Two-level structured attention over a document.
+
+    rows: R, of words and of sentences; align: A of both."""
     hierarchical = True
 
     def __init__(self, vocabulary, classes, embed=64, hidden=50, align=50, rows=3, weight=0.0, scale="mean",

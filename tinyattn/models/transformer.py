@@ -182,8 +182,10 @@ class PreNormEncoderLayer(EncoderLayer):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, attention to the source, feed-forward: x (B, T, N), h (B, S, N), mask (B, 1, S) to
-    (B, T, N). attention: "multi_head", or "none" for the source's mean."""
+    """A layer of the decoder: causal self-attention, attention to the source, feed-forward.
+
+    x (B, T, N), h (B, S, N), mask (B, 1, S) to (B, T, N). attention: "multi_head", or "none" for the source's mean.
+    """
 
     def __init__(self, width, heads, feed_forward, norm="post", dropout=0.0, attention="multi_head"):
         wrap = WRAPS[norm]
