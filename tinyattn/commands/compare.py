@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import sys
-import time
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -12,10 +11,10 @@ import click
 
 from .. import systems
 from ..errors import InputError
-from .console import columns, note, on_terminal, out, out_json
+from .console import columns, note, out, out_json
 from .options import absolute_mechanism, data_options, given, setting_options, system_options
-from .progress import duration
-from .train import RUNS, Systems
+from .progress import Bar, duration
+from .train import RUNS, Systems, new_name
 
 WIDTH = 100  # of a table on the console
 NO_SCIPY = 'the intervals of differences need SciPy: pip install "tinyattn[compare]"'
@@ -183,7 +182,7 @@ class _Comparison:
         from ..compare import run_grid
         from ..tables import check_pick, has_scipy
         v = self.values
-        folder = Path(v["run"]) if v["run"] else _last(self.cls.name) if v["resume"] else _new(self.cls.name)
+        folder = Path(v["run"]) if v["run"] else _last(self.cls.name) if v["resume"] else new_name("compare", self.cls.name)
         grid = self._grid(folder)
         baseline = self._baseline(grid)
         check_pick(self.cls, v["pick"])
@@ -318,16 +317,15 @@ def _draw(folder, name, tables):
         return None
 
 
-class _Progress:
+class _Progress(Bar):
     """A line for each finished run on stderr, and a bar on a terminal."""
 
     def __init__(self, system):
-        self.system, self.bar = system, None
+        self.system = system
 
     def __call__(self, outcome, done, of):
-        if self.bar is None and on_terminal():
-            from tqdm import tqdm
-            self.bar = tqdm(total=of, desc="comparing", file=sys.stderr, dynamic_ncols=True, leave=False)
+        if self.bar is None:
+            self.begin(total=of, desc="comparing")
         self.say(f"{done} of {of}  {outcome.run.name}  {self._result(outcome)}")
         if self.bar is not None:
             self.bar.update(done - self.bar.n)
@@ -339,21 +337,6 @@ class _Progress:
         value = outcome.metrics["test"].get(key)
         headline = "" if value is None or figure is None else f"{figure.title} {value:.{figure.digits}f}  "
         return f"{headline}{outcome.metrics['seconds']:.1f} s"
-
-    def say(self, text):
-        if self.bar is not None:
-            self.bar.write(text, file=sys.stderr)
-        else:
-            note(text)
-
-    def close(self):
-        if self.bar is not None:
-            self.bar.close()
-
-
-def _new(system):
-    name = f"compare-{system}-{time.strftime('%Y%m%d-%H%M%S')}"
-    return next(p for p in (RUNS / f"{name}{end}" for end in ["", *range(-2, -100, -1)]) if not p.exists())
 
 
 def _last(system):

@@ -7,15 +7,34 @@ from .console import note, on_terminal
 LINE_EVERY = 10.0  # seconds between plain lines
 
 
-class Reporter:
+class Bar:
+    """A tqdm bar, or None where stderr is no terminal, in `bar`; notices that do not tear it."""
+    bar = None
+
+    def begin(self, **options):
+        """Draw the bar, on a terminal."""
+        if on_terminal():
+            from tqdm import tqdm
+            self.bar = tqdm(file=sys.stderr, dynamic_ncols=True, leave=False, **options)
+
+    def say(self, text):
+        """A notice that does not tear the bar."""
+        if self.bar is not None:
+            self.bar.write(text, file=sys.stderr)
+        else:
+            note(text)
+
+    def close(self):
+        if self.bar is not None:
+            self.bar.close()
+
+
+class Reporter(Bar):
     """Call it with a `Progress` after each step, and `close()` it. `title` says which model is being trained."""
 
     def __init__(self, title="training"):
-        self.title, self.bar, self.last = title, None, -LINE_EVERY
-        if on_terminal():
-            from tqdm import tqdm
-            self.bar = tqdm(total=1000, desc=title, file=sys.stderr, dynamic_ncols=True, leave=False,
-                            bar_format="{percentage:3.0f}%|{bar}| {desc}")
+        self.title, self.last = title, -LINE_EVERY
+        self.begin(total=1000, desc=title, bar_format="{percentage:3.0f}%|{bar}| {desc}")
 
     def __call__(self, p):
         if self.bar is not None:
@@ -43,17 +62,6 @@ class Reporter:
     @staticmethod
     def _validation(p):
         return "" if p.validation is None else f"  validation {p.validation:.4f}{' (best)' if p.best else ''}"
-
-    def say(self, text):
-        """A notice that does not tear the bar."""
-        if self.bar is not None:
-            self.bar.write(text, file=sys.stderr)
-        else:
-            note(text)
-
-    def close(self):
-        if self.bar is not None:
-            self.bar.close()
 
 
 def duration(seconds):

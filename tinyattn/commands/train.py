@@ -118,7 +118,7 @@ class _Training:
         from ..config import Config
         v, cls = self.values, self.cls
         options = cls.Options(**{f.name: v[f.name] for f in fields(cls.Options)})
-        folder = Path(v["run"]) if v["run"] else _new_name(cls.name, options.attention)
+        folder = Path(v["run"]) if v["run"] else new_name(cls.name, _safe(options.attention))
         new_folder(folder, make=False)
         settings = {f.name: v[f.name] for f in fields(cls.Training) if f.name in self.given}
         if cls.takes_links:
@@ -274,13 +274,17 @@ def _label_of(metrics, folder):
     return f"attention {_short(attention)}" if attention is not None else Path(folder).name
 
 
+def _safe(attention):
+    return re.sub(r"\W+", "-", _short(attention or ""))
+
+
 def _short(attention):
     return re.sub(r".*[\\/]", "", str(attention))
 
 
-def _new_name(system, attention):
-    parts = [system, re.sub(r"\W+", "-", _short(attention or "")), time.strftime("%Y%m%d-%H%M%S")]
-    name = "-".join(filter(None, parts))
+def new_name(*parts):
+    """A folder in runs/ that is not there yet, named by the parts and the time."""
+    name = "-".join(filter(None, [*parts, time.strftime("%Y%m%d-%H%M%S")]))
     return next(p for p in (RUNS / f"{name}{end}" for end in ["", *range(-2, -100, -1)]) if not p.exists())
 
 
