@@ -1,6 +1,9 @@
 """What all tests share: every op is imported, and no test leaves a switch turned for the next one."""
 import importlib
+import os
 import pkgutil
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,3 +39,46 @@ def nothing_left_behind():
     assert state.scope == ""
     assert get_default_dtype() == np.float32
     assert device.get_num_threads() == threads
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """A headless Chromium (a Playwright Browser). Where there is none the test is skipped, with the reason; it fails if
+    TINYATTN_NEED_BROWSER is set."""
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+    try:
+        from playwright.sync_api import sync_playwright
+        missing = None if program else "no Chromium on this machine"
+    except ImportError:
+        missing = "the Python package playwright is not installed"
+    if missing:
+        (pytest.fail if os.environ.get("TINYATTN_NEED_BROWSER") else pytest.skip)(missing)
+    with sync_playwright() as playwright:
+        quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+                 "--disable-component-update", "--disable-sync"]
+        browser = playwright.chromium.launch(executable_path=program, args=quiet)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium):
+    """opened(path, width=1280, height=800): a Playwright Page showing that file. At the end: no error in the page's
+    scripts, and nothing was asked for but files of the disk."""
+    contexts, errors, asked = [], [], []
+
+    def open_(path, width=1280, height=800):
+        context = chromium.new_context(viewport={"width": width, "height": height}, offline=True)
+        contexts.append(context)
+        shown = context.new_page()
+        shown.on("pageerror", lambda error: errors.append(str(error)))
+        shown.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
+        shown.on("request", lambda request: asked.append(request.url))
+        shown.goto(Path(path).absolute().as_uri())
+        return shown
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert not errors, errors
+    assert all(url.startswith(("file:", "data:")) for url in asked), asked
