@@ -18,7 +18,7 @@ FLOORS = [  # from the ground up; a name stands for a module or a package with a
     {"attention"},
     {"nn"},
     {"models", "tasks", "optim", "systems", "config", "checkpoint"},
-    {"train", "workloads", "forgetting"},
+    {"train", "workloads", "forgetting", "exercises"},
     {"tables", "workers"},
     {"compare"},
     {"bench"},

@@ -27,6 +27,7 @@ COMMANDS = {  # name: (module of `commands/`, what it does)
     "list": ("draw", "List the mechanisms, systems, tasks and ops that there are."),
     "explain": ("draw", "Say what an op, a mechanism or a system computes, and where it stands."),
     "check": ("health", "Check gradients by finite differences, in float64."),
+    "exercise": ("exercise", "Write the file of an exercise, to be solved and marked by check."),
     "bench": ("health", "Measure speed, against peers where they are installed."),
     "warmup": ("health", "Compile all kernels now, so that nothing waits for them later."),
     "doctor": ("health", "Say what this machine has: versions, threads, kernel cache, card, drawing programs."),

@@ -22,11 +22,12 @@ ROUNDING = 2.0 ** -52
 # ---------------------------------------------------------------------------------------------------------------------
 @dataclass
 class Element:
-    """One comparison. `index` is the place in the input; None for a whole random direction."""
+    """One comparison. `index` is the place in the input; None for a whole random direction. `words` name its numbers."""
     where: str
     index: tuple | None
     analytic: float
     numeric: float
+    words: tuple = ("analytic", "numeric")
 
     @property
     def relative(self):
@@ -35,7 +36,8 @@ class Element:
 
     def __str__(self):
         at = " along a random direction" if self.index is None else f" at {list(self.index)}"
-        return (f"{self.where}{at}: analytic {self.analytic:.8g}, numeric {self.numeric:.8g}, "
+        one, other = self.words
+        return (f"{self.where}{at}: {one} {self.analytic:.8g}, {other} {self.numeric:.8g}, "
                 f"relative error {self.relative:.1e}")
 
 

@@ -213,8 +213,25 @@ def find(name):
 
 
 def _from_file(path, function):
+    module = load_file(path)
+    found = own_mechanisms(module)
+    if not found or (function and function not in found):
+        raise InputError(f"attention: {path} defines {', '.join(found) or 'no mechanism'}; expected a function "
+                         f"{function or 'NAME'} under @variant(...)")
+    return found[function] if function else next(iter(found.values()))
+
+
+def own_mechanisms(module):
+    """{name: Variant} of those that a loaded file defines itself."""
+    return {v.name: v for v in vars(module).values()
+            if isinstance(v, Variant) and v.function.__module__ == module.__name__}
+
+
+def load_file(path, who="attention"):
+    """A user's own Python file, run, as a module. InputError with the line if it is not there or cannot be run."""
+    path = Path(path)
     if not path.is_file():
-        raise InputError(f"attention: there is no file {path}")
+        raise InputError(f"{who}: there is no file {path}")
     key = f"tinyattn_user_{abs(hash(str(path.resolve())))}"
     spec = importlib.util.spec_from_file_location(key, path)
     module = importlib.util.module_from_spec(spec)
@@ -224,12 +241,8 @@ def _from_file(path, function):
     except (Exception, SystemExit) as error:  # whatever a user's file raises is the user's to see, as one line
         relative = "relative import" in str(error)
         hint = "; outside the package write `from tinyattn.attention.core import ...`" if relative else ""
-        raise InputError(f"attention: {path} cannot be run: {_said(error, path)}{hint}") from error
-    found = {v.name: v for v in vars(module).values() if isinstance(v, Variant) and v.function.__module__ == key}
-    if not found or (function and function not in found):
-        raise InputError(f"attention: {path} defines {', '.join(found) or 'no mechanism'}; expected a function "
-                         f"{function or 'NAME'} under @variant(...)")
-    return found[function] if function else next(iter(found.values()))
+        raise InputError(f"{who}: {path} cannot be run: {_said(error, path)}{hint}") from error
+    return module
 
 
 def _said(error, path):

@@ -27,8 +27,9 @@ from .console import columns, note, on_terminal, out, out_json
 def check_command(wanted, everything, order, seed, device):
     """Check rules and fused loops by finite differences in float64; of mechanisms the values too.
 
-    NAME is an op, mechanism, module or system, or a file of your own: my.py or my.py:name. The exit code is 1 if one is
-    wrong.
+    NAME is an op, mechanism, module or system, or a file of your own: my.py or my.py:name. Of a file, all that it
+    defines is checked: mechanisms, ops, and answers to exercises (`tinyattn exercise`), which are marked. The exit code
+    is 1 if one is wrong.
     """
     from ..device import require
     from ..gradcheck import table
@@ -37,7 +38,7 @@ def check_command(wanted, everything, order, seed, device):
         raise InputError("check: finite differences run on the cpu; the tests compare the kernels for cards with those")
     if everything and wanted:
         raise InputError("check: give names or --all, not both")
-    things = [names.find(name) for name in wanted] if wanted else _everything()
+    things = [thing for name in wanted for thing in _found(name)] if wanted else _everything()
     reports = []
     for kind, name, thing in _with_bar(things, "checking", lambda item: item[1]):
         reports += _check(kind, name, thing, order, seed)
@@ -53,6 +54,14 @@ def check_command(wanted, everything, order, seed, device):
     return 1 if wrong else 0
 
 
+def _found(name):
+    """[(kind, name, thing)] for a name; a file gives all that it defines."""
+    if ".py" not in name:
+        return [names.find(name)]
+    from .exercise import things_of
+    return things_of(name)
+
+
 def _everything():
     tables = (("op", names.ops()), ("attention", names.mechanisms()), ("module", names.modules()))
     return [(kind, name, thing) for kind, found in tables for name, thing in found.items()]
@@ -64,6 +73,12 @@ def _check(kind, name, thing, order, seed):
     rng = np.random.default_rng(seed)
     if kind == "op":
         return gradcheck.check_op(thing, order or 2, seed)
+    if kind == "exercise":
+        from .. import exercises
+        return [exercises.grade(*thing, seed)]
+    if kind == "lab":
+        from ..exercises import lab
+        return lab.grade(thing)
     if kind == "module":
         from ..nn import example_of
         module, inputs = example_of(thing, rng)
