@@ -42,7 +42,7 @@ def test_four_panels_show_scores_mask_masked_scores_and_weights():
 def test_heads_and_steps_have_a_row_each_and_a_name():
     heads = Tensor(np.random.default_rng(0).normal(size=(2, 3, 4, 5)))
     fig = panels(looked(heads), inner="head")
-    assert len(fig.axes) == 12 and [t.get_text() for t in fig.texts] == ["head 0", "head 1", "head 2"]
+    assert len(fig.axes) == 12 and [t.get_text() for t in fig.texts] == ["head 1", "head 2", "head 3"]
     rows = matrices(looked(heads), batch=1, inner="head")
     np.testing.assert_array_equal(rows[2][1], heads.numpy()[1, 2])
     np.testing.assert_allclose(rows[2][3].sum(-1), 1)

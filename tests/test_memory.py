@@ -56,9 +56,11 @@ def test_one_hop_of_dot_products_is_pytorchs_attention(rng):
     close(memory(q, k, v), wanted.numpy())
 
 
-def test_the_story_of_figure_3(capsys):
-    script = runpy.run_path(str(Path(__file__).parent.parent / "examples" / "memory_hops.py"))
-    script["main"]()
+def test_the_story_of_figure_3(capsys, monkeypatch):
+    lesson = Path(__file__).parent.parent / "examples" / "08_hops.py"
+    monkeypatch.syspath_prepend(lesson.parent)
+    monkeypatch.setattr("sys.argv", [str(lesson)])
+    script = runpy.run_path(str(lesson))
     assert "Hop 0 lands on 'Sam drops the apple', hop 1 on 'Sam walks into the bedroom'." in capsys.readouterr().out
     keys, values = script["memories"]()
     same = np.eye(len(values[0]) + 1)[:, :-1]  # what is read is added as it is

@@ -498,13 +498,17 @@ def test_a_run_goes_on_bit_for_bit_and_its_checkpoint_gives_the_same_translation
     np.testing.assert_array_equal(a.weights, b.weights)
 
 
-def test_a_prediction_shows_the_mean_and_every_head():
-    found = system().predict("a b d")
-    assert [look.title for look in found.looks] == [
-        "mean of 4 heads", "layer 0, head 0", "layer 0, head 1", "layer 1, head 0", "layer 1, head 1"]
-    assert {np.shape(look.weights) for look in found.looks} == {(len(found.target) + 1, 4)}
-    np.testing.assert_allclose(np.mean([look.weights for look in found.looks[1:]], 0), found.weights, atol=1e-6)
-    assert system(attention="none").predict("a b d").looks == []
+def test_a_prediction_shows_the_mean_and_on_request_every_head():
+    one = system()
+    found = one.predict("a b d")
+    assert [look.title for look in found.looks] == ["mean of 4 heads"]
+    cross = [look for look in found.finest if look.place["kind"] == "cross"]
+    assert [look.place for look in cross] == [
+        {"kind": "cross", "layer": i, "head": j} for i in (1, 2) for j in (1, 2)]
+    assert {np.shape(look.weights) for look in cross} == {(len(found.target) + 1, 4)}
+    np.testing.assert_allclose(np.mean([look.weights for look in cross], 0), found.weights, atol=1e-6)
+    nothing = system(attention="none").predict("a b d")
+    assert nothing.looks == nothing.finest == []
     assert [look.title for look in system(decoder="luong", hidden=64, heads=4).predict("a b").looks] == [""]
 
 

@@ -81,7 +81,7 @@ digraph tinyattn {
 	node [fontname=Helvetica fontsize=14 height=0.3 margin="0.12,0.06" shape=box]
 	edge [arrowsize=0.7 color="#444444" fontcolor="#555555" fontname=Helvetica fontsize=11]
 	subgraph cluster_0 {
-		graph [color="#8A939C" fillcolor="#FAFBFC" label=layer labeljust=l style="rounded,filled"]
+		graph [color="#8A939C" fillcolor="#FAFBFC" label=layer labeljust=l labelloc=t style="rounded,filled"]
 		n0 [label=<<B>matmul</B><BR/><FONT POINT-SIZE="12">x w</FONT>> BLUE]
 		n1 [label=<<B>add</B><BR/><FONT POINT-SIZE="12">x + b</FONT>> BLUE]
 		n2 [label=<<B>tanh</B>> color="#007A55" fillcolor="#CDEBDD" style="rounded,filled"]
@@ -89,15 +89,15 @@ digraph tinyattn {
 		n4 [label=<<B>w</B><BR/><FONT POINT-SIZE="12">(3, 4)</FONT>> AMBER]
 		n5 [label=<<B>b</B><BR/><FONT POINT-SIZE="12">(4,)</FONT>> AMBER]
 	}
-	n3 -> n0 [label=" (2, 3) "]
-	n4 -> n0 [label=" (3, 4) "]
+	n3 -> n0
+	n4 -> n0
 	n0 -> n1 [label=" (2, 4) "]
 	n5 -> n1 [label=" (4,) → (2, 4) "]
 	n1 -> n2 [label=" (2, 4) "]
 }
 '''
 for word, look in {"BLUE": 'color="#0072B2" fillcolor="#DCEBF7" style="rounded,filled"',
-                   "GREY": 'color="#777777" fillcolor="#F4F4F4" style="filled,dashed"',
+                   "GREY": 'color="#555555" fillcolor="#F4F4F4" style=filled',
                    "AMBER": 'color="#B37700" fillcolor="#FFE9B8" style="filled,bold"'}.items():
     GOLDEN = GOLDEN.replace(word, look)
 
@@ -168,15 +168,15 @@ def test_values_and_absent_gradients():
     y = x * Tensor(np.arange(2, dtype=np.float32) + 1, name="c")
     z = y.sum() + parameter(3, 3, name="big").sum()
     before = graph(z, values=True).dot
-    assert "[0.5, 1]" in before and "grad none yet" in before and "0.5 … 0.5" in before and "grad 0" not in before
+    assert before.count("no gradient yet") == 2 and ">gradient<" not in before
     z.backward()
     after = graph(z, values=True).dot
-    assert "grad [1, 2]" in after and "none yet" not in after and "grad 1 … 1" in after
+    assert after.count(">gradient<") == 2 and "no gradient" not in after
 
 
 def test_values_that_are_not_finite():
-    x = parameter(3, 3, name="x")
-    assert "9 of 9 not finite" in graph((x - x).log(), values=True).dot
+    x = parameter(30, 3, name="x")
+    assert "90 of 90 not finite" in graph((x - x).log(), values=True).dot
 
 
 @pytest.mark.parametrize("wrong, says", [
@@ -203,7 +203,7 @@ def test_the_backward_pass_is_a_graph():
 def test_forward_and_backward_in_one_picture():
     loss = (small() * 2).sum()
     loss.name = "L"
-    g = graph(loss, backward=True)
+    g = graph(loss, backward=True, saved=True)
     forward = graph(loss)
     assert "∂L/∂w" in g.dot and "∂L/∂b" in g.dot and "∂L/∂x" not in g.dot
     kinds = [(n.kind, n.backward) for n in g.drawing.nodes]
@@ -241,7 +241,7 @@ def test_time_steps_fold_into_one_node():
     assert "7 ops each, 3 shared parameters" in g.dot
     assert [(e.source, e.target, e.loop, e.only) for e in g.drawing.edges] == \
         [(3, 0, False, "step 0"), (0, 0, True, ""), (0, 1, False, ""), (1, 2, False, "")]
-    assert '" step 0: \n (2, 4) "' in g.dot and '" next step \n (2, 4) "' in g.dot and '" 15 ×  "' in g.dot
+    assert '" step 0 "' in g.dot and '" next step \n (2, 4) "' in g.dot and '" 15 ×  "' in g.dot
 
 
 def test_depth_zero_is_one_node_without_edges():
@@ -406,7 +406,8 @@ def test_dot_and_json(tmp_path):
 def test_two_pictures_in_one_page_have_different_ids(draws):
     ids = [set(re.findall(r'\bid="([^"]+)"', graph(y).svg())) for y in (chain(2), chain(3))]
     assert ids[0] and not ids[0] & ids[1]
-    assert graph(chain(2)).svg() == graph(chain(2)).svg() == graph(chain(2))._repr_svg_()
+    assert graph(chain(2)).svg() == graph(chain(2)).svg()
+    assert graph(chain(2))._repr_svg_().startswith("<svg")
 
 
 def test_an_unknown_suffix_and_a_missing_folder(tmp_path):

@@ -8,6 +8,9 @@ One step: loss, backward, clip, learning rate, update. Batches come by epochs; t
 (seed, e) alone, so a place in the training is two numbers, and with the weights, the optimiser's arrays and the state
 of the random numbers in the checkpoint a resumed run gives bit for bit what an uninterrupted one gives.
 
+Each step is a line of the run's log.jsonl; a step that ends with a validation has in it the norm of the gradient of
+each layer, and with `Config(watch=2)` a line follows of what the model looks at for two test samples.
+
 What a system offers is described in `models/system.py`.
 """
 import json
@@ -21,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from . import checkpoint, optim, random
-from .autograd import detect_anomaly
+from .autograd import detect_anomaly, no_grad
 from .checkpoint import FILE, Checkpoint, new_folder, read_log, state_value
 from .config import OPTIMIZERS, SCHEDULES, Config, check_extra, check_same
 from .errors import InputError
@@ -34,15 +37,23 @@ SAVE_EVERY = 30.0  # seconds without a validation after which a checkpoint is wr
 # ---------------------------------------------------------------------------------------------------------------------
 @dataclass
 class History:
-    """What happened. losses [(step, loss of that batch)], validation [(step, loss)]."""
+    """What happened. losses [(step, loss of that batch)], validation [(step, loss)]; norms [(step, {layer: norm of its
+    gradient})] and looks [(step, [what was looked at])] as in the log, at the steps that have them."""
     losses: list = field(default_factory=list)
     validation: list = field(default_factory=list)
+    norms: list = field(default_factory=list)
+    looks: list = field(default_factory=list)
     best_step: int | None = None
     best_loss: float | None = None
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0
     stopped: str = ""    # "steps", "seconds", "interrupted" or "stop_at"
+
+    def records(self):
+        """The same as records of a log, as `viz.curves` and its like take them."""
+        parts = {"loss": self.losses, "validation_loss": self.validation, "norms": self.norms, "looks": self.looks}
+        return [{"step": step, key: value} for key, part in parts.items() for step, value in part]
 
 
 @dataclass
@@ -123,11 +134,13 @@ class _Loop:
         """Step 0. The checkpoint is the first thing to be in the folder."""
         random.manual_seed(self.config.seed)
         self._open_epoch()
+        looks = self._looks()
         if self.run is not None:
             new_folder(self.run)
             self.save()
             self._write_config()
             self._open_log()
+        self._keep_looks(looks)
 
     def resume(self):
         if self.run is None:
@@ -220,6 +233,7 @@ class _Loop:
         if not math.isfinite(value):
             raise self._diverged(f"the loss is {value}", batch, before)
         loss.backward()
+        norms = {"norms": self._norms()} if self._norms_due() else {}
         try:
             norm = optim.clip_grad_norm(self.parameters, c.clip or math.inf)
         except FloatingPointError as error:
@@ -228,7 +242,10 @@ class _Loop:
         self.optimizer.step()
         h.step, h.tokens, self.place = h.step + 1, h.tokens + tokens, self.place + 1
         h.losses.append((h.step, value))
-        self._note({"step": h.step, "loss": value, "tokens": tokens, "norm": norm, "rate": self.optimizer.lr})
+        self._note({"step": h.step, "loss": value, "tokens": tokens, "norm": norm, "rate": self.optimizer.lr,
+                    **norms})
+        if norms:
+            h.norms.append((h.step, norms["norms"]))
         if self.began is None:  # the first step may have compiled kernels, which is no training
             self.began = time.perf_counter()
             return
@@ -250,6 +267,39 @@ class _Loop:
         if h.best_loss is None or loss < h.best_loss:
             h.best_step, h.best_loss, self.best = h.step, loss, self.system.model.state_dict()
         self._note({"step": h.step, "validation_loss": loss, "seconds": round(self.elapsed(), 3)})
+        self._keep_looks(self._looks())
+
+    # -- for pictures ------------------------------------------------------------------------------------------------
+    def _norms_due(self):
+        """At the first step, and where the coming one is the last before a validation."""
+        coming, c = self.history.step + 1, self.config
+        return coming in (1, c.steps) or coming % c.validate_every == 0
+
+    def _norms(self):
+        """{layer: L2 norm of its gradient, before clipping}, a layer being the module that owns the parameters."""
+        owned = {}
+        for name, p in self.system.model.named_parameters():
+            if p.grad is not None:
+                owned.setdefault(name.rpartition(".")[0], []).append(_norm(p.grad.numpy()))
+        return {layer: math.hypot(*norms) for layer, norms in owned.items()}
+
+    def _looks(self):
+        """What the model looks at now for the first few test samples; no random number is used up by it."""
+        if not self.config.watch:
+            return None
+        before = random.get_state()
+        self.system.model.eval()
+        with no_grad():
+            looks = [look for found in self.system.examples(self.config.watch) for look in found.looks]
+        random.set_state(before)
+        if not looks:
+            raise InputError(f"watch: {self.config.system} with these options has no attention to look at")
+        return [_look_record(look) for look in looks]
+
+    def _keep_looks(self, looks):
+        if looks is not None:
+            self.history.looks.append((self.history.step, looks))
+            self._note({"step": self.history.step, "looks": looks})
 
     # -- numbers that are none ---------------------------------------------------------------------------------------
     def _diverged(self, what, batch, before):
@@ -322,6 +372,22 @@ class _Loop:
         """Drop what the log has beyond the checkpoint's step, and a last line that a kill has cut."""
         lines = read_log(self.run, self.history.step)
         checkpoint.write(self.run / "log.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        losses, validation = ([(line["step"], line[key]) for line in lines if key in line]
-                              for key in ("loss", "validation_loss"))
-        self.history.losses, self.history.validation = losses, validation
+        h = self.history
+        h.losses, h.validation, h.norms, h.looks = ([(line["step"], line[key]) for line in lines if key in line]
+                                                    for key in ("loss", "validation_loss", "norms", "looks"))
+
+
+def _norm(g):
+    """The L2 norm of an array, in float64, also where its square is beyond that."""
+    g = np.abs(g, dtype=np.float64)
+    largest = g.max(initial=0.0)
+    return float(largest * np.sqrt(np.square(g / largest).sum())) if 0 < largest < math.inf else float(largest)
+
+
+def _look_record(look):
+    """A Look as JSON, with four digits; weights None where one of them is no number."""
+    weights = np.asarray(look.weights, dtype=np.float64)
+    place = getattr(look, "place", None)
+    return {"title": look.title, "rows": list(map(str, look.rows)), "columns": list(map(str, look.columns)),
+            "weights": weights.round(4).tolist() if np.isfinite(weights).all() else None,
+            **({"place": place} if isinstance(place, dict) and place else {})}

@@ -1,60 +1,64 @@
-"""Curves of training: loss by step, and scores by class of test samples."""
+"""Curves of training: loss by step, runs with the spread of their seeds, and scores by class of test samples."""
 import math
 import re
 
 from tinyattn.errors import InputError
 
-from .plot import COLOURS, HATCHES, MARKS, bare, figure, kind_of, literally, save
+from .plot import COLOURS, HATCHES, MARKS, bare, figure, kind_of, literally, plain_log, save
+from .series import points, records_of, smooth, spread_of
 from .text import printable, width
 
-MANY = 60  # more training losses than this get a running mean
 UPRIGHT = 8  # more classes than this lie on their side
+FEW = 4  # more runs than this have training and validation side by side, and no pale lines
+MOST = 24  # more lines than this nobody can tell apart
+DASHES = ("-", (0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1.5, 2)))
+WHAT = {  # what a curve can show: {key of a record: what it is called}, and the name of the axis
+    "loss": ({"loss": "training", "validation_loss": "validation"}, "loss (nats)"),
+    "norm": ({"norm": "gradient"}, "norm of the whole gradient, before clipping"),
+    "rate": ({"rate": "learning rate"}, "learning rate"),
+}
+SPREADS = {"range": "lowest to highest", "sd": "mean ± 1 standard deviation"}
 
 
-def curves(runs, path=None, title=""):
-    """Training and validation loss by step, a colour for each run. Returns the Figure.
+def curves(runs, path=None, title="", *, what="loss", spread="range", log=None, window=None):
+    """Figures of training by step, a colour, mark and dash for each run or group of runs. Returns the Figure.
 
-    runs  {label: records}, a record being one line of a run's `log.jsonl`, such as
-          {"step": 100, "loss": 2.3, "validation_loss": 2.5}. It may lack either loss; other keys are ignored. In nats.
-    path  also write the file, by its suffix: .svg, .pdf or .png
-    Training is a thin line, validation a strong one with marks. Where there are many steps, training is a pale line and
-    its running mean; the axis then fits the mean and validation, and the pale line may be cut.
-    Raises InputError if there is no loss in any record.
+    runs    {label: records}, a record being one line of a run's `log.jsonl`, such as
+            {"step": 100, "loss": 2.3, "validation_loss": 2.5}; it may lack either loss, other keys are ignored. In
+            place of records: a `History` or `viz.Run`; or a list of such runs, as a rule of one kind with several
+            seeds: they are drawn faintly, with their mean over the steps that all of them have, and a band
+    path    also write the file, by its suffix: .svg, .pdf or .png
+    what    "loss" (training and validation, in nats), "norm" (of the gradient before clipping) or "rate"
+    spread  what the band is: "range", lowest to highest, or "sd", one standard deviation (n - 1) about the mean
+    log     logarithmic axis; None: where the values span more than a factor of 50
+    window  points of the running mean of the training loss; 0 for none; None: a twentieth of more than 60 points
+    Up to 4 runs: training is a thin line, validation a strong one with marks, on one pair of axes; of a long run
+    training is a pale line and its running mean, the axis fits mean and validation, and the pale line may be cut.
+    Groups, and more runs: training and validation stand side by side. Raises InputError if no record has such a value.
     """
     if path is not None:
         kind_of(path)
-    lines = {label: [_points(label, records, key) for key in ("loss", "validation_loss")]
-             for label, records in runs.items()}
-    means = {label: _smooth(train) if len(train) > MANY else None for label, (train, _) in lines.items()}
-    strong = [y for label, (train, valid) in lines.items() for _, y in [*(means[label] or train), *valid]]
-    if not strong:
-        raise InputError("curves: expected records with a step and a 'loss' or 'validation_loss', got none")
-    fig = figure(8.0, 4.8)
-    axes = fig.add_subplot()
-    for i, (label, (train, valid)) in enumerate(lines.items()):
-        _draw_run(axes, i, "" if len(lines) == 1 and not label else printable(label) + ", ", train, valid,
-                  means[label])
-    log = min(strong) > 0 and max(strong) / min(strong) > 50
-    if log:
-        axes.set_yscale("log")
-    if any(means.values()) and min(strong) < max(strong):
-        axes.set_ylim(*_limits(min(strong), max(strong), log))
-    axes.set_xlabel("step", size=13)
-    axes.set_ylabel("loss (nats)", size=13)
-    return _finish(fig, axes, title, path)
+    for name, given, known in (("what", what, WHAT), ("spread", spread, SPREADS)):
+        if given not in known:
+            raise InputError(f"curves: {name}: expected one of {', '.join(known)}, got {given!r}")
+    if len(runs) > MOST:
+        raise InputError(f"curves: expected at most {MOST} lines, got {len(runs)}; name fewer runs, or draw groups of "
+                         "runs that differ in the seed")
+    groups, keys = {label: _members(given) for label, given in runs.items()}, WHAT[what][0]
+    lines = {label: {key: [points(label, records, key) for records in members] for key in keys}
+             for label, members in groups.items()}
+    if not any(line for found in lines.values() for members in found.values() for line in members):
+        wanted = " or ".join(map(repr, keys))
+        raise InputError(f"curves: expected records with a step and a {wanted}, got none")
+    alone = what == "loss" and len(runs) <= FEW and all(len(members) == 1 for members in groups.values())
+    fig = (_one_panel if alone else _panels)(lines, what, spread, log, window)
+    return _titled(fig, title, path)
 
 
-def _points(label, records, key):
-    """(step, value) of the records that have the key, in order of steps; of a step that is there twice, the last."""
-    points = {}
-    for record in records:
-        value = record.get(key)
-        if value is None or not math.isfinite(value):
-            continue
-        if record.get("step") is None:
-            raise InputError(f"curves: {label}: a record has {key!r} but no 'step'")
-        points[record["step"]] = value
-    return sorted(points.items())
+def _members(given):
+    """The runs of a group, each a list of records; of a single run, itself."""
+    many = isinstance(given, (list, tuple)) and given and not isinstance(given[0], dict)
+    return [records_of(run) for run in (given if many else [given])]
 
 
 def _limits(low, high, log):
@@ -62,6 +66,43 @@ def _limits(low, high, log):
     if log:
         return low * (low / high) ** 0.05, high * (high / low) ** 0.05
     return low - 0.05 * (high - low), high + 0.05 * (high - low)
+
+
+def _scale(axes, strong, log, fit):
+    """The axis for the values of the strong lines: logarithmic if that suits them, and no longer than they ask for."""
+    above = [y for y in strong if y > 0]
+    if log is None:
+        log = len(above) == len(strong) and max(strong) / min(strong) > 50
+    if log and above:
+        axes.set_yscale("log")
+    else:
+        log = False
+    low, high = min(above if log else strong), max(strong)
+    if fit and low < high:
+        axes.set_ylim(*_limits(low, high, log))
+    if log:
+        plain_log(axes)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# single runs: training and validation on one pair of axes
+# ---------------------------------------------------------------------------------------------------------------------
+def _one_panel(lines, what, spread, log, window):
+    lines = {label: [found[key][0] for key in ("loss", "validation_loss")] for label, found in lines.items()}
+    means = {label: smooth(train, window) for label, (train, _) in lines.items()}
+    fig = figure(8.0, 4.8)
+    axes = fig.add_subplot()
+    for i, (label, (train, valid)) in enumerate(lines.items()):
+        _draw_run(axes, i, "" if len(lines) == 1 and not label else printable(label) + ", ", train, valid,
+                  means[label])
+    strong = [y for label, (train, valid) in lines.items() for _, y in [*(means[label] or train), *valid]]
+    _scale(axes, strong, log, any(means.values()))
+    axes.set_xlabel("step", size=13)
+    axes.set_ylabel("loss (nats)", size=13)
+    bare(axes)
+    legend = axes.legend(fontsize=12, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
+    literally(legend.get_texts())
+    return fig
 
 
 def _draw_run(axes, i, label, train, valid, mean):
@@ -76,16 +117,69 @@ def _draw_run(axes, i, label, train, valid, mean):
                   markersize=6, markevery=max(1, len(valid) // 15), label=label + "validation")
 
 
-def _smooth(points):
-    """The mean over a window around each point, a twentieth of the curve; half as wide at its ends."""
-    half, sums = max(1, len(points) // 40), [0.0]
-    for _, y in points:
-        sums.append(sums[-1] + y)
-    smooth = []
-    for i, (x, _) in enumerate(points):
-        begin, end = max(0, i - half), min(len(points), i + half + 1)
-        smooth.append((x, (sums[end] - sums[begin]) / (end - begin)))
-    return smooth
+# ---------------------------------------------------------------------------------------------------------------------
+# groups: a panel for each figure, in it the mean and the spread of each group
+# ---------------------------------------------------------------------------------------------------------------------
+def _panels(lines, what, spread, log, window):
+    keys, name = WHAT[what]
+    keys = {key: title for key, title in keys.items() if any(line for f in lines.values() for line in f[key])}
+    fig = figure(6.2 * len(keys) + (1.8 if len(keys) == 1 else 0.4), 5.0)
+    grid = fig.subplots(1, len(keys), sharey=True, squeeze=False)[0]
+    handles, strong = {}, []
+    for axes, (key, title) in zip(grid, keys.items(), strict=True):
+        for i, (label, found) in enumerate(lines.items()):
+            handle, values = _draw_group(axes, i, found[key], spread, window if key != "rate" else 0,
+                                         pale=len(lines) <= FEW)
+            strong += values
+            if handle is not None:
+                n = sum(map(bool, found[key]))
+                handles.setdefault(printable(label, 60) + (f", n = {n}" if len(found[key]) > 1 else ""), handle)
+        if len(keys) > 1:
+            axes.set_title(title, size=14)
+        axes.set_xlabel("step", size=13)
+        bare(axes)
+    grid[0].set_ylabel(name, size=13)
+    _scale(grid[0], strong, log, True)
+    across = 1 if max(map(len, handles)) > 45 else min(3 if len(keys) > 1 else 2, len(handles))
+    legend = fig.legend(handles.values(), handles, fontsize=12, frameon=False, loc="upper center", handlelength=3.2,
+                        bbox_to_anchor=(0.5, 0.0), ncols=across)
+    literally(legend.get_texts())
+    if any(len(members) > 1 for found in lines.values() for members in found.values()):
+        rows = -(-len(handles) // across)
+        fig.text(0.5, -0.045 - 0.052 * rows, "strong: mean of the n runs of a group · band: "
+                 f"{SPREADS[spread]} · faint: each run", ha="center", va="top", size=11, color="#444444")
+    return fig
+
+
+def _draw_group(axes, i, members, spread, window, pale):
+    """One group's runs, mean and band; returns what stands for it in the legend, and the values that must be seen."""
+    means = [smooth(line, window) for line in members]
+    best = [mean or line for mean, line in zip(means, members, strict=True)]
+    colour, many = COLOURS[i % len(COLOURS)], sum(map(bool, members)) > 1
+    for line in [line for line in best if many and line] or [line for m, line in zip(means, members) if m and pale]:
+        axes.plot(*zip(*line, strict=True), color=colour, linewidth=0.9, alpha=0.4)
+    band = spread_of(best, spread)
+    if not band:  # nothing, or no step that all of them have
+        return (axes.get_lines() or [None])[-1] if any(best) else None, [y for line in best for _, y in line]
+    steps, mean, low, high = zip(*band, strict=True)
+    floor = min(y for line in best for _, y in line)
+    low = [y if y > 0 or floor <= 0 else floor for y in low]  # a mean less its deviation has no logarithm below 0
+    if many:
+        axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0)
+    handle, = axes.plot(steps, mean, color=colour, linewidth=2.4, linestyle=DASHES[i % len(DASHES)],
+                        marker=MARKS[(i + i // len(COLOURS)) % len(MARKS)], markersize=6.5,
+                        markevery=(i * max(1, len(steps) // 12) // max(1, len(DASHES)), max(1, len(steps) // 12)))
+    return handle, [*mean, *low, *high, *(y for line in best if many for _, y in line)]
+
+
+def _titled(fig, title, path):
+    if title:
+        if len(fig.axes) == 1:
+            literally([fig.axes[0].set_title(printable(title, 100), size=15, pad=14)])
+        else:
+            literally([fig.suptitle(printable(title, 100), size=15, y=1.0)])
+    save(fig, path)
+    return fig
 
 
 def scores_by_group(models, path=None, title="", of="", score="score"):

@@ -10,7 +10,9 @@ Everything is iterative and linear in the number of ops, so that a graph of any 
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 
+_PATHS = 100_000  # scopes whose boxes are remembered
 _NUMBERED = re.compile(r"(.*?)[ _.:#-]?(\d+)$")
 
 
@@ -18,7 +20,7 @@ _NUMBERED = re.compile(r"(.*?)[ _.:#-]?(\d+)$")
 class Node:
     """`path` is the box it stands in; `steps`: how many time steps it stands for. A closed box has its name in `part`
     and counts the parameters that are used nowhere else: its own, and those that its steps share."""
-    kind: str                  # "op", "parameter", "constant" or "scope"
+    kind: str                  # "op", "scope", or that of a leaf: "parameter", "input", "constant", "outside"
     path: tuple
     members: list = field(default_factory=list)   # instruction numbers of an op or scope, value ids of a leaf
     steps: int = 1
@@ -57,13 +59,18 @@ def fold(program, depth=None, steps=False):
 
 def depth_of(program):
     """The number of boxes around the innermost op."""
-    return max((len(path) for path in map(_path, program.instructions)), default=0)
+    return max((len(path) for path in map(path_of, program.instructions)), default=0)
 
 
-def _path(instruction):
+def path_of(instruction):
     """The boxes around an op. The rule of an op is recorded as `backward/op`; only `backward` is a box, or every
     product in the whole graph would lie in one box `backward/mul`."""
-    parts = tuple(instruction.scope.split("/")) if instruction.scope else ()
+    return _boxes_of(instruction.scope)
+
+
+@lru_cache(_PATHS)
+def _boxes_of(scope):
+    parts = tuple(scope.split("/")) if scope else ()
     if "backward" not in parts:
         return parts
     first = parts.index("backward") + 1
@@ -75,7 +82,7 @@ def _path(instruction):
 class _Folding:
     def __init__(self, program, depth, steps):
         self.program, self.depth = program, depth
-        self.paths = [_path(step) for step in program.instructions]       # where each op really is
+        self.paths = [path_of(step) for step in program.instructions]       # where each op really is
         self.merged = _merged_paths(program, self.paths) if steps else {}  # real path -> path of the drawing
         self.nodes, self.at = [], {}                                       # key -> position in `nodes`
         self.producer = {value: i for i, step in enumerate(program.instructions) for value in step.outputs}
@@ -125,12 +132,12 @@ class _Folding:
         for value, places in uses.items():
             places = uses[value] = [(i, slot) for i, slot in places if "backward" not in self.paths[i]] or places
             real = _common([self.paths[i] for i, _ in places])
-            kind = self.program.values[value].kind
+            kind = leaf_kind(self.program.values[value])
             peers = tuple(sorted({(self.node_of[i], slot) for i, slot in places}))
             groups[(kind, self.drawn(real), peers) if self.drawn(real) != real else value].append((value, real))
         self.leaf_of = {}
         for key, members in groups.items():
-            kind, path = self.program.values[members[0][0]].kind, self.drawn(members[0][1])
+            kind, path = leaf_kind(self.program.values[members[0][0]]), self.drawn(members[0][1])
             if self._shared_inside(uses, members, kind):
                 continue
             while _times(path) > max(1, len(members)):   # the first step's start value does not belong to every step
@@ -141,8 +148,7 @@ class _Folding:
                 inside.parameters += len(members) if kind == "parameter" else 0
                 self.leaf_of.update((value, self.at["scope", closed]) for value, _ in members)
                 continue
-            n = self.node(("leaf", key), kind if kind == "parameter" else "constant", path, len(members), None,
-                          "backward" in path)
+            n = self.node(("leaf", key), kind, path, len(members), None, "backward" in path)
             self.nodes[n].members = [value for value, _ in members]
             self.leaf_of.update((value, n) for value, _ in members)
 
@@ -175,7 +181,8 @@ class _Folding:
                     continue
                 key = (source, target, loop, slot if end.kind == "op" and start.steps <= end.steps else None)
                 if key not in edges:
-                    edges[key] = Edge(source, target, loop, end.backward and not start.backward)
+                    saved = end.backward and (not start.backward or start.kind == "outside")
+                    edges[key] = Edge(source, target, loop, saved)
                 edges[key].uses.append((i, slot))
         for edge in edges.values():
             edge.only = "" if edge.loop else self._only_step(edge)
@@ -183,6 +190,8 @@ class _Folding:
 
     def _crosses(self, one, other, level):
         """Do two ops lie in different time steps of the same loop, as far as `level` parts of their paths are drawn?"""
+        if one == other or not self.merged:
+            return False
         for a, b, c, d in zip(one[:level], other[:level], self.drawn(one), self.drawn(other), strict=False):
             if c != d:
                 return False
@@ -243,13 +252,15 @@ def _base(part):
 
 def _merged_paths(program, paths):
     """{real path: its path in the drawing} for all paths, from the outer scopes to the inner ones."""
-    contents, prefixes = defaultdict(Counter), set()
+    contents, prefixes, ops = defaultdict(Counter), set(), defaultdict(Counter)
     for step, path in zip(program.instructions, paths, strict=True):
+        ops[path][step.op] += 1
+    for path, here in ops.items():
         bases = tuple(map(_base, path))
         for n in range(1, len(path) + 1):
             prefixes.add(path[:n])
             if _NUMBERED.fullmatch(path[n - 1]):
-                contents[path[:n]][bases[n:], step.op] += 1
+                contents[path[:n]].update({(bases[n:], op): times for op, times in here.items()})
     merged = {(): ()}
     groups, by_length = defaultdict(list), defaultdict(list)
     for prefix in prefixes:
@@ -314,6 +325,11 @@ def _match(steps, made_of, instructions, place):
                 free.pop()
             place[i] = free.pop() if free else extra
             extra += place[i] == extra
+
+
+def leaf_kind(value):
+    """A leaf that requires a gradient is a parameter; of the others, one with a name was given: an input."""
+    return "input" if value.kind == "constant" and value.name else value.kind
 
 
 def is_number(value):

@@ -19,7 +19,7 @@ from tinyattn.errors import InputError
 from tinyattn.program import Program
 
 from .graph import graph
-from .panels import panels
+from .panels import names_of, panels
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -81,11 +81,7 @@ def draw(folder, variant):
     if variant.part("example") is None:
         return [f"{Path(inspect.getsourcefile(variant.function)).name} has no example(rng) to be drawn"]
     arrays = example_of(variant)
-    labels = variant.part("labels")
-    with blame(variant):
-        rows, columns, *inner = labels() if labels else _words(variant, arrays)
-    several = "heads" in variant.arguments or "H" in "".join(variant.params.values())
-    inner = inner[0] if inner else "head" if several else "number"
+    rows, columns, inner = names_of(variant, arrays)
     inputs = properties.leaves(arrays, np.float32)
     with blame(variant), capture() as seen:
         outs = properties.outputs_of(variant(**inputs))
@@ -106,14 +102,6 @@ def draw(folder, variant):
         except InputError as problem:  # no matplotlib, or a graph that is too large
             missing.append(f"{what}: {problem}")
     return missing
-
-
-def _words(variant, arrays):
-    """Names of queries and keys: the same words where a sequence attends to itself, else q0 .. and k0 .. (None)."""
-    if variant.keys != ("x",) or not isinstance(arrays.get("x"), np.ndarray) or not variant.causal:
-        return None, None
-    words = [f"word {i}" for i in range(arrays["x"].shape[1])]
-    return words, words
 
 
 def _expanded(variant, arrays, path):

@@ -28,6 +28,7 @@ figure { margin: 0.75rem 0; overflow-x: auto; } figcaption, .pale { color: var(-
 table { border-collapse: collapse; } td, th { padding: 0.25rem 0.6rem; text-align: left; vertical-align: top; }
 button, select, input { font: inherit; padding: 0.2rem 0.7rem; } code { font-size: 0.9em; } a { color: var(--blue); }
 button:focus-visible, select:focus-visible, [tabindex]:focus-visible { outline: 3px solid var(--orange); }
+math { font-family: "Cambria Math", "STIX Two Math", "Latin Modern Math", "DejaVu Math TeX Gyre"; }
 @media print { .controls { display: none; } body { max-width: none; } }
 """
 

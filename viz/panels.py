@@ -6,6 +6,9 @@
 """
 import numpy as np
 
+from tinyattn.attention import properties
+from tinyattn.attention.core import blame, example_of
+from tinyattn.autograd import capture
 from tinyattn.errors import InputError
 
 from .plot import figure, kind_of, literally, quiet, save
@@ -20,7 +23,7 @@ def panels(seen, path=None, rows=None, columns=None, title="", batch=None, inner
     """Four panels a row, one row for each tapped weight matrix: each layer or hop, and each head or feature of it.
 
     seen     a `capture()` in which "weights" (..., T, S) were tapped, and "scores" and "mask" if there are any
-    rows     names of the T queries; columns: of the S keys; q0, q1, ... and k0, k1, ... by default
+    rows     names of the T queries; columns: of the S keys; q1, q2, ... and k1, k2, ... by default
     inner    what the axes between batch and queries count: "head", "hop", "feature"
     batch    which element of the batch; by default the one of which most is masked, but not all
     Returns the Figure; writes it to `path` (.svg, .pdf or .png). InputError if nothing was tapped.
@@ -89,12 +92,12 @@ def _matrix_axes(x, batch):
 
 def _scope_name(scope, number, count):
     parts = scope.split("/")[1:]
-    return ["/".join(parts)] if parts else [f"number {number}"] if count > 1 else []
+    return ["/".join(parts)] if parts else [f"number {number + 1}"] if count > 1 else []
 
 
 def _axis_names(at, sizes, inner):
     """"head 2" for the one axis between batch and queries; with several, each by its own number."""
-    long = [i for i, size in zip(at, sizes, strict=True) if size > 1]
+    long = [i + 1 for i, size in zip(at, sizes, strict=True) if size > 1]
     return [f"{inner} {', '.join(map(str, long))}"] if long else []
 
 
@@ -118,17 +121,42 @@ def _allowed(mask, shape, batch, at):
         return np.ones(shape[-2:], bool)
 
 
+def example_panels(variant, path=None, title=""):
+    """The panels of a mechanism (a `Variant`) on its own example. Returns the Figure; InputError where it has no
+    weights to show, or no example."""
+    arrays = example_of(variant)
+    inputs = properties.leaves(arrays, np.float32)
+    with blame(variant), capture() as seen:
+        variant(**inputs)
+    if "weights" not in seen:
+        raise InputError(f"panels: {variant.name} taps no weights while it runs, so there is nothing to show")
+    rows, columns, inner = names_of(variant, arrays)
+    return panels(seen, path, rows, columns, title, inner=inner)
+
+
+def names_of(variant, arrays):
+    """(names of the queries or None, of the keys or None, what the axes between batch and queries count) of the
+    example of a mechanism: its `labels()`, or the same words twice where a sequence attends to itself."""
+    labels = variant.part("labels")
+    with blame(variant):
+        rows, columns, *inner = labels() if labels else (None, None)
+    if not labels and variant.keys == ("x",) and isinstance(arrays.get("x"), np.ndarray) and variant.causal:
+        rows = columns = [f"word {i + 1}" for i in range(arrays["x"].shape[1])]
+    several = "heads" in variant.arguments or "H" in "".join(variant.params.values())
+    return rows, columns, inner[0] if inner else "head" if several else "number"
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # the page
 # ---------------------------------------------------------------------------------------------------------------------
 def _page(found, rows, columns, title, path):
     high, wide = (max(m[3].shape[n] for m in found) for n in (0, 1))
     rows, columns = _names(rows, "q", high), _names(columns, "k", wide)
-    cell = 0.42 if max(high, wide) <= 12 else 0.3
-    size = 11 if cell > 0.4 else 9
+    cell = 0.46 if max(high, wide) <= 12 else 0.3
+    size = 11 if cell > 0.4 else 10
     left = max(width(t, size) for t in rows) * 1.12 / 72 + 0.2
     top = max(width(t, size) for t in columns) * 1.12 / 72 + 0.2
-    named = 0.3 if any(m[0] for m in found) else 0.0                       # a line for the name of a row of panels
+    named = 0.32 if any(m[0] for m in found) else 0.0                       # a line for the name of a row of panels
     panel = max(left + wide * cell, 1.75) + 0.25
     bottoms = np.cumsum([top + len(m[3]) * cell + 0.6 + named for m in found])  # of each row of panels, from the head
     head = 0.35 * len([line for line in title.split("\n") if line])
@@ -138,7 +166,7 @@ def _page(found, rows, columns, title, path):
         y = page[1] - head - bottoms[i] + len(weights) * cell + 0.2          # the upper edge of its matrices
         if name:
             high = (y + top + named + 0.25) / page[1]
-            literally([fig.text(0.1 / page[0], high, name, va="top", size=11, color="#555555")])
+            literally([fig.text(0.1 / page[0], high, name, va="top", size=12, color="#555555")])
         bound = _bound(scores)
         masked = None if scores is None else np.where(mask, scores, np.nan)
         for j, values in enumerate((scores, mask, masked, weights)):
@@ -147,14 +175,14 @@ def _page(found, rows, columns, title, path):
             axes = fig.add_axes(place)
             _panel(axes, j, values, mask, bound, rows[:t], columns[:s], size)
     if title:
-        literally([fig.text(0.02, 1 - 0.1 / page[1], title.strip(), va="top", size=13)])
+        literally([fig.text(0.1 / page[0], 1 - 0.1 / page[1], title.strip(), va="top", size=14)])
     save(fig, path)
     return fig
 
 
 def _names(names, letter, n):
     names = [printable(str(x), 30) for x in names] if names is not None else []
-    return names + [f"{letter}{i}" for i in range(len(names), n)]
+    return names + [f"{letter}{i + 1}" for i in range(len(names), n)]
 
 
 def _bound(scores):
@@ -165,10 +193,10 @@ def _bound(scores):
 
 def _panel(axes, kind, values, mask, bound, rows, columns, size):
     from matplotlib.patches import Rectangle
-    axes.set_title(TITLES[kind], size=11, loc="left", pad=4)
+    axes.set_title(TITLES[kind], size=12, loc="left", pad=4)
     if values is None:
         axes.set_axis_off()
-        axes.text(0, 0.5, "none: these weights\nhave no single score", size=9, color="#555555", va="center",
+        axes.text(0, 0.5, "none: these weights\nhave no single score", size=10, color="#555555", va="center",
                   transform=axes.transAxes)
         literally([axes.title])
         return
@@ -177,7 +205,10 @@ def _panel(axes, kind, values, mask, bound, rows, columns, size):
     with quiet():
         axes.imshow(np.ma.masked_invalid(np.asarray(values, float)), aspect="auto", interpolation="nearest", **style)
     if kind != 1:
-        _numbers(axes, np.asarray(values, float), style, bound, kind)
+        _numbers(axes, np.asarray(values, float), mask, bound, kind)
+    else:
+        at = np.argwhere(mask)  # a dot is True, as in `masks`
+        axes.plot(at[:, 1], at[:, 0], "o", color="black", markersize=5, linestyle="none")
     if kind >= 1:
         for t, s in np.argwhere(~mask):
             axes.add_patch(Rectangle((s - 0.5, t - 0.5), 1, 1, fill=kind == 2, facecolor="#EEEEEE", hatch=FORBIDDEN,
@@ -193,13 +224,16 @@ def _panel(axes, kind, values, mask, bound, rows, columns, size):
     literally([*axes.get_xticklabels(), *axes.get_yticklabels(), axes.title])
 
 
-def _numbers(axes, values, style, bound, kind):
-    """The numbers themselves, where they fit."""
-    if values.size > 80:
+def _numbers(axes, values, mask, bound, kind):
+    """The numbers themselves, where they fit; over hatching on white."""
+    t, s = values.shape
+    if max(t, s) > 12 or values.size > 80:
         return
     for (t, s), x in np.ndenumerate(values):
         if np.isfinite(x):
             dark = x > 0.6 if kind == 3 else abs(x) > 0.55 * bound
-            text = f"{x:.2f}" if abs(x) < 9.95 else f"{x:.0f}"
-            axes.text(s, t, text.replace("-0.00", "0.00"), ha="center", va="center", size=7,
-                      color="white" if dark else "#222222")
+            text = (f"{x:.2f}" if abs(x) < 9.95 else f"{x:.0f}").replace("-0.00", "0.00")
+            masked = kind == 3 and not mask[t, s]
+            axes.text(s, t, text, ha="center", va="center", size=9.5 if len(text) < 6 else 8.5,
+                      color="white" if dark else "#222222",
+                      bbox={"facecolor": "white", "linewidth": 0, "pad": 0.6} if masked else None)

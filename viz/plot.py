@@ -4,6 +4,7 @@ matplotlib is the extra `tinyattn[plot]`; it is imported by the functions that n
 """
 import functools
 import io
+import itertools
 import logging
 import warnings
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
 _MORE_FONTS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "WenQuanYi Zen Hei", "Microsoft YaHei",
                "SimHei", "PingFang SC", "Hiragino Sans", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS", "Noto Emoji",
                "Segoe UI Emoji")
+_outputs = itertools.count()  # pictures that notebooks have shown
 # a file says nothing about when it was made, so the same picture is the same file
 _METADATA = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
@@ -34,8 +36,20 @@ def figure(width, height):
         raise InputError("this picture needs matplotlib: pip install tinyattn[plot]") from None
     fig = Figure(figsize=(width, height), facecolor="white")
     FigureCanvasAgg(fig)
-    fig._repr_png_ = functools.partial(save_bytes, fig, "png")  # what a notebook shows
+    fig._repr_svg_ = functools.partial(_svg_of, fig)  # what a notebook shows
+    fig._repr_png_ = functools.partial(save_bytes, fig, "png")  # and where it shows no SVG, as in a PDF made of it
     return fig
+
+
+def shown(svg):
+    """An SVG file's text for the output of a notebook's cell: its ids are those of no other output, also if the same
+    picture is shown again. A saved file keeps its own."""
+    from .page import inline
+    return inline(svg, f"{next(_outputs)} {svg}")  # with the text: a kernel that is started again counts from 0 again
+
+
+def _svg_of(fig):
+    return shown(save_bytes(fig, "svg").decode("utf-8"))
 
 
 def kind_of(path):
@@ -120,3 +134,19 @@ def bare(axes):
     axes.grid(axis="y", color="#DDDDDD", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=11)
+
+
+def plain_log(axes):
+    """Plain numbers on a logarithmic y axis, also between the powers of ten where there are few of those."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 300 else (1.0,)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: short(y)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def short(value):
+    """A number of at least 0 in three digits: 0.0123, 4.56, 1.2e-7."""
+    if value == 0 or 1e-3 <= value < 1e4:
+        return f"{value:.3g}"
+    return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e").replace(".0e", "e")

@@ -9,12 +9,16 @@ Each gets DOT text on stdin and a time limit. If none can do it, `Unavailable` s
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+from contextlib import suppress
 from pathlib import Path
 
 from tinyattn.errors import InputError
+
+from .fit import fitted
 
 PICTURES = ("svg", "pdf", "png")
 ADVICE = "to draw it: pip install graphviz-pure (or tinyattn[plot], or your system's graphviz package)"
@@ -43,7 +47,8 @@ def render(dot, kind, timeout=30.0):
     problems = []
     for name, draw in _programs():
         try:
-            return draw(dot, kind, timeout)
+            picture = draw(dot, kind, timeout)
+            return fitted(picture.decode("utf-8")).encode("utf-8") if kind == "svg" else picture
         except subprocess.TimeoutExpired:
             problems.append(f"{name} took longer than {timeout:g} s (fold more: a smaller depth, or fewer nodes)")
         except (OSError, ValueError, RuntimeError, ImportError) as error:
@@ -77,14 +82,29 @@ def _run(command, dot, timeout):
     Graphviz' first way to rank nodes fails on some graphs with nested boxes and edges upwards; its second, `newrank`,
     does not, but needs more room.
     """
-    hidden = {"creationflags": subprocess.CREATE_NO_WINDOW} if os.name == "nt" else {}
     for more in ([], ["-Gnewrank=true"]):
-        done = subprocess.run(command + more, input=dot.encode("utf-8"), capture_output=True, timeout=timeout, **hidden)
-        if done.returncode == 0 and done.stdout:
-            return done.stdout
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        code, out, said = _limited(command + more, dot.encode("utf-8"), timeout)
+        if code == 0 and out:
+            return out
+    said = said.decode("utf-8", "replace").strip().splitlines()
     errors = [line for line in said if line.startswith("Error")] + said[-1:] + ["no picture came"]
     raise RuntimeError(errors[0])
+
+
+def _limited(command, given, timeout):
+    """(exit code, stdout, stderr) of a program; subprocess.TimeoutExpired, and neither it nor a child of it is left."""
+    own = {"creationflags": subprocess.CREATE_NO_WINDOW} if os.name == "nt" else {"start_new_session": True}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          **own) as process:
+        try:
+            out, said = process.communicate(given, timeout)
+        except BaseException:  # Ctrl-C too
+            if os.name != "nt":
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            raise
+        return process.returncode, out, said
 
 
 def _graphviz_pure():

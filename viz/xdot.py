@@ -24,7 +24,8 @@ def pdf(layout):
     things = [thing for thing in layout.get("objects", []) if "nodes" in thing or "subgraphs" in thing or "bb" in thing]
     things.sort(key=lambda thing: -_area(thing))  # outer boxes first
     things += layout.get("edges", []) + [thing for thing in layout.get("objects", []) if "bb" not in thing]
-    for z, thing in enumerate(things):
+    # the graph itself comes first: its paper, and the label under it
+    for z, thing in enumerate([layout, *things]):
         painter = _Painter(axes, z)
         for key in ("_draw_", "_hdraw_", "_tdraw_", "_ldraw_", "_hldraw_", "_tldraw_"):
             painter.style = "solid"

@@ -87,4 +87,4 @@ def example(rng):
 
 def labels():
     """Names of queries and keys, and what lies between batch and queries."""
-    return ["the word"], ["source 0", "source 1"], "word"
+    return ["the word"], ["source 1", "source 2"], "word"

@@ -131,7 +131,7 @@ def example(rng):
 
 def labels():
     """Names of the hops and of the example's facts."""
-    return ["hop 0", "hop 1"], ["fact 0", "fact 1", "fact 2", "fact 3"]
+    return ["hop 1", "hop 2"], ["fact 1", "fact 2", "fact 3", "fact 4"]
 
 
 CAPTION = "The weights are gates: each is a sigmoid by itself, and they do not sum to 1."

@@ -185,4 +185,4 @@ def example(rng):
 
 def labels():
     """Names of the hops and of the example's memories."""
-    return ["hop 0", "hop 1"], ["memory 0", "memory 1", "memory 2", "memory 3"]
+    return ["hop 1", "hop 2"], ["memory 1", "memory 2", "memory 3", "memory 4"]

@@ -238,4 +238,4 @@ def example(rng):
 
 def labels():
     """Names of the hops and of the example's slots."""
-    return ["hop 0", "hop 1"], ["sentence 0", "sentence 1", "sentence 2", "sentence 3"]
+    return ["hop 1", "hop 2"], ["sentence 1", "sentence 2", "sentence 3", "sentence 4"]

@@ -1,5 +1,6 @@
 """The commands that show what there is: graph, gallery, list, explain."""
 import inspect
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
@@ -15,43 +16,69 @@ from .options import trust_option
 @click.command("graph")
 @click.argument("name", metavar="NAME|RUN")
 @click.option("-o", "--output", metavar="FILE",
-              help="a .svg, .pdf, .png, .dot or .json file [default: NAME.svg, or RUN/graph.svg]")
+              help="a .svg, .pdf, .png, .html, .dot, .json or .graphml file [default: NAME.svg, or RUN/graph.svg]")
 @click.option("--backward", is_flag=True, help="draw the backward pass too")
+@click.option("--backward-only", is_flag=True, help="draw the backward pass alone: the gradient's own graph")
+@click.option("--expand", is_flag=True, help="open fused ops: draw what they compute, op by op")
+@click.option("--length", type=click.IntRange(1), metavar="N",
+              help="of a system that unrolls: how many words, or steps")
 @click.option("--depth", type=click.IntRange(0),
               help="how many boxes deep to look [default: as deep as stays readable]")
-@click.option("--values", is_flag=True, help="write values beside the nodes")
+@click.option("--full", is_flag=True, help="fold nothing, up to 1,000 nodes")
+@click.option("--scope", metavar="BOX", help='draw just the inside of a box: "decoder", "step 3"')
+@click.option("--path", nargs=2, metavar="FROM TO",
+              help="draw all paths between two leaves, values, ops or boxes strong; the result is called output")
+@click.option("--values", is_flag=True, help="write the numbers into the nodes")
+@click.option("--gradients", is_flag=True, help="write the gradient at every value into the nodes")
+@click.option("--theme", type=click.Choice(["colour", "print", "dark"]), default="colour", show_default=True,
+              help="print is black and white, dark is for a projector")
+@click.option("--direction", type=click.Choice(["TB", "LR"]), default="TB", show_default=True,
+              help="from top to bottom or from left to right")
+@click.option("--saved/--no-saved", default=None,
+              help="draw the edges that carry saved values to the backward pass [default: if they are few]")
+@click.option("--legend/--no-legend", default=True, show_default=True, help="say what colours and lines mean")
 @click.option("--sample", type=click.IntRange(0), default=0, show_default=True, help="of an op: which of its samples")
 @trust_option
-def graph_command(name, output, backward, depth, values, sample, attention):
-    """Draw a computation graph: of an op, an attention mechanism, a module, a system, or a trained run."""
-    if Path(name).is_dir():
-        from .. import checkpoint
-        system, _ = checkpoint.restore(name, attention)
-        tensor, parameters, path = system.example_graph(), system.model, Path(name) / "graph.svg"
-    else:
-        kind, full, thing = names.find(name, runs=True)
-        tensor, parameters = example(kind, full, thing, sample, backward)
-        path = Path(f"{full}.svg")
-    from viz import graph
-    drawing = graph(tensor, names=parameters, depth=depth, values=values, backward=backward,
-                    **({} if depth is not None or backward else {"max_nodes": 60}))
+def graph_command(name, output, backward, backward_only, expand, length, depth, sample, attention, **look):
+    """Draw a computation graph: of an op, an attention mechanism, a module, a system, or a trained run.
+
+    Graphs of more than 60 nodes (with the backward pass, 150) are folded: time steps are laid on top of each other,
+    then boxes are closed. An .html file is a page to zoom, to follow paths and to ask nodes what they hold.
+    """
+    from ..op import fused
+    backward = "only" if backward_only else backward
+    with fused("never") if expand else nullcontext():
+        if Path(name).is_dir():
+            from .. import checkpoint
+            system, _ = checkpoint.restore(name, attention)
+            tensor, names_of, path = _unrolled(system, length), system.model, Path(name) / "graph.svg"
+        else:
+            kind, full, thing = names.find(name, runs=True)
+            tensor, names_of = example(kind, full, thing, sample, backward or look["gradients"], length)
+            path = Path(f"{full}.svg")
+        from viz import graph
+        drawing = graph(tensor, names=names_of, depth=depth, backward=backward, **look,
+                        **({} if depth is not None or backward else {"max_nodes": 60}))
     out(str(drawing.save(Path(output) if output else path)))
     note(f"{drawing.nodes:,} nodes, {drawing.edges:,} edges")
 
 
-def example(kind, name, thing, sample=0, scalar=False):
+def example(kind, name, thing, sample=0, scalar=False, length=None):
     """A small recorded Tensor that shows an op, mechanism, module or system, and names for its leaves.
 
     sample   of an op: which of its samples
     scalar   one number in place of all outputs
+    length   of a system that unrolls: how many words or steps
     """
     if kind == "system":
-        system = thing.prepare(thing.Options())
-        return system.example_graph(), system.model
+        system = thing.to_draw(thing.Options())
+        return _unrolled(system, length), system.model
+    if length is not None:
+        raise InputError(f"{name}: --length is of systems, such as translate; this is a kind of {kind}")
     if kind == "module":
         from ..nn import example_of, outputs_of
         module, inputs = example_of(thing, np.random.default_rng(0), np.float32)
-        outputs, leaves = outputs_of(module(*inputs)), module
+        outputs, leaves = outputs_of(module(*inputs)), _names_of(module, inputs)
     else:
         outputs, leaves = _call(kind, name, thing, sample)
     outputs = [t for t in outputs if t.requires_grad]
@@ -63,6 +90,23 @@ def example(kind, name, thing, sample=0, scalar=False):
             total = total + (t * t).sum()
         return total, leaves
     return outputs, leaves
+
+
+def _unrolled(system, length):
+    """The example graph of a system, of a length if one is asked for."""
+    if length is None:
+        return system.example_graph()
+    if "length" not in inspect.signature(system.example_graph).parameters:
+        raise InputError(f"{system.name}: its example graph has no length to choose; leave out --length")
+    return system.example_graph(length=length)
+
+
+def _names_of(module, inputs):
+    """{name: Tensor}: the parameters of a module, and its inputs by the names that its `forward` has for them."""
+    from ..tensor import Tensor
+    found = {name: x for name, x in zip(inspect.signature(module.forward).parameters, inputs, strict=False)
+             if isinstance(x, Tensor) and not x.requires_grad}
+    return found | dict(module.named_parameters())
 
 
 def _call(kind, name, thing, sample):

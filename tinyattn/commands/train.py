@@ -62,6 +62,9 @@ def _more(function):
             click.option("--stop-at", type=click.IntRange(1), help="stop after this step as if interrupted"),
             click.option("--resume", is_flag=True, help="go on with the run in --run, or with the last one in runs/"),
             click.option("--run", metavar="DIR", help="folder of the run [default: runs/SYSTEM-ATTENTION-TIME]"),
+            click.option("--watch", type=click.IntRange(0, 16), is_flag=False, flag_value=2, default=0, metavar="[N]",
+                         help="note at each validation what the model looks at for N test samples [2], for "
+                              "`tinyattn frames`"),
             click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
                          help="where to compute"),
             click.option("--threads", type=click.IntRange(1), help="threads for large kernels [default: all]")):
@@ -124,7 +127,8 @@ class _Training:
         if cls.takes_links:
             settings |= {"links_order": v["links_order"] or "source-target",
                          "links": v["links"] and os.path.abspath(v["links"])}
-        config = Config.proposed(cls, options, data=tuple(map(os.path.abspath, v["data"])), **settings)
+        config = Config.proposed(cls, options, data=tuple(map(os.path.abspath, v["data"])), watch=v["watch"],
+                                 **settings)
         system = cls.prepare(options, **{**config.sources(cls), "paths": v["data"]})  # errors show the name as given
         return folder, self._placed(system), config.with_digests()
 

@@ -143,25 +143,34 @@ def lines_of_stdin():
 @click.command("heatmap")
 @run_argument
 @click.argument("text", nargs=-1)
-@click.option("-o", "--output", metavar="FILE", help="a .svg, .pdf or .png file [default: RUN/heatmap.svg]")
+@click.option("-o", "--output", metavar="FILE", help="a .svg, .pdf or .png file, or .html: a page that answers to the "
+                                                     "mouse and the keyboard [default: RUN/heatmap.svg]")
+@click.option("--as", "form", type=click.Choice(["map", "lines", "text", "hops"]),
+              help="of a drawing [default: text for a document, hops for a story, else map]")
+@click.option("--layer", metavar="N", help="this layer alone, from 1")
+@click.option("--head", metavar="N", help="this head alone, from 1")
+@click.option("--hop", metavar="N", help="this hop alone, from 1")
+@click.option("--only", metavar="NAME=N,...", help="what else there is to choose by: kind=cross, layer=2,head=1")
+@click.option("--mean", is_flag=True, help="the mean over heads, features or rows in place of each by itself")
 @click.option("-n", "number", type=click.IntRange(1, 16), default=4, show_default=True,
               help="without TEXT: so many test samples")
 @beam_option
 @trust_option
-def heatmap_command(run, text, output, number, beam, attention):
-    """Draw what a trained run looks at: for TEXT, or for a few of its test samples."""
+def heatmap_command(run, text, output, form, layer, head, hop, only, mean, number, beam, attention):
+    """Draw what a trained run looks at: for TEXT, or for a few of its test samples. For TEXT, and where one is chosen,
+    layers, heads and hops are drawn each by itself; they count from 1. For samples it is the small map that training
+    leaves, which says so where it is a mean."""
     from .. import checkpoint
-    from .pictures import maps_of
+    from .looks import draw, wanted_of
     path = Path(output) if output else Path(run) / "heatmap.svg"
+    wanted = wanted_of({"layer": layer, "head": head, "hop": hop}, only)
     system, saved = checkpoint.restore(run, attention)
     if text:
         predictions = [system.predict(" ".join(text), **_beam(system, beam))]
     else:
         attach_own(system, saved)
         predictions = system.examples(number)
-    maps = maps_of(predictions)
-    if not maps:
+    if not any(p.looks for p in predictions):
         raise InputError(f"{run}: has no attention to draw (attention {saved.config['options'].get('attention')!r})")
-    from viz import heatmaps
-    heatmaps(maps, path)
+    draw(predictions, path, form, wanted, mean)
     out(str(path))

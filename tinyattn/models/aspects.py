@@ -16,7 +16,7 @@ from ..tasks.spans import span_f1, spans_of, tags_of
 from ..tasks.text import Vocabulary, pad
 from . import system
 from .cmla import IGNORE, Tagger
-from .system import Figure, Groups, Look, Prediction, System, at_least, check_dropout, option
+from .system import Figure, Groups, Look, Prediction, System, apart, at_least, check_dropout, option
 
 SIDES = ("aspect", "opinion")
 
@@ -240,8 +240,9 @@ def _prediction(sample, spans, alpha, opinions=True):
         record["weights"] = [[round(float(w), 6) for w in row] for row in weights]
         title = "\n".join(f"{name}s: {', '.join(term['text'] for term in record[f'{name}s']) or 'none'}"
                           for name in (SIDES if opinions else SIDES[:1]))
-        looks = [Look(weights, rows, words, title, gold)]
-    return Prediction(marked(words, *spans), record, looks)
+        looks = [Look(weights, rows, words, title, gold, sides=("looked for", "sentence"))]
+        places = [{"layer": layer + 1, "side": name} for name in SIDES for layer in range(layers)]
+    return Prediction(marked(words, *spans), record, looks, (lambda: apart(looks[0], places)) if looks else None)
 
 
 SYSTEM = Aspects

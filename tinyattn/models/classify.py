@@ -21,6 +21,7 @@ NETWORKS = {  # attention -> module of this package and class; imported when ask
     "cnn": ("sentence", "CNN")}
 OPTIONAL = {"rows": "rows", "penalty": "weight"}  # options that not every network has, and what it calls them
 WORD_SPREAD = 0.1               # word vectors begin so small in all networks: few documents, many words seen seldom
+SIDES = ("document", "words")
 SHOWN = 48                      # words that a picture of a document has room for
 
 
@@ -194,7 +195,19 @@ class Classify(System):
         else:
             record["text"] = text
         said = f"{self.labels[best]} ({p[best]:.2f})" + (f", is {document.label}" if text is None else "")
-        return Prediction(f"{self.labels[best]}\t{p[best]:.4f}", record, _pictures(rows, looks, said))
+        return Prediction(f"{self.labels[best]}\t{p[best]:.4f}", record, _pictures(rows, looks, said),
+                          (lambda: self._closely(document, rows, looks, said)) if looks else None)
+
+    def _closely(self, document, rows, looks, said):
+        """A Look a row of attention: of a document with its sentences, or of one row of words."""
+        if self.model.hierarchical:
+            return _documents(rows, *(w for _, w in looks), said)
+        if hasattr(self.model, "features"):
+            by, w = "feature", self.model.features(self.ids([document]))[0]             # (F, T)
+        else:
+            by, w = "row", looks[0][1]                                     # (R, T)
+        return [Look(one[None, :len(rows[0])], ["the text"], list(rows[0]), said, place={by: i}, sides=SIDES)
+                for i, one in enumerate(w, 1)]
 
     def example_graph(self):
         """The loss of one short made-up document of two sentences, recorded, for drawing."""
@@ -250,6 +263,19 @@ def _pictures(rows, looks, said):
         names = ["weight"] if len(w) == 1 else [f"row {i + 1}" for i in range(len(w))]
         found.append(Look(w[:, :len(rows[0])], names, list(rows[0]), f"{said}: {title}"))
     return found
+
+
+def _documents(rows, sentences, words, said):
+    """Looks at a whole document, its words within their sentences: one, of sentences (N,) and words (N, T); of a
+    network with several rows of attention, (R, N) and (N, R, T), one for each pair of a row over sentences and a row
+    over words."""
+    several = sentences.ndim > 1
+    sentences, words = (sentences, words.swapaxes(0, 1)) if several else (sentences[None], words[None])
+    return [Look(np.concatenate([x[:len(row)] for x, row in zip(w, rows)])[None], ["document"],
+                 [word for row in rows for word in row], said,
+                 place={"sentence_row": i, "word_row": j} if several else {}, sides=SIDES,
+                 parts=tuple((len(row), float(x)) for x, row in zip(s, rows)))
+            for i, s in enumerate(sentences, 1) for j, w in enumerate(words, 1)]
 
 
 def _hierarchy(rows, sentences, words, said):

@@ -41,7 +41,7 @@ from ..tasks.qa import Question, load, parse_input, read
 from ..tasks.text import Vocabulary, as_paths
 from ..tensor import Tensor
 from . import system
-from .system import Figure, Groups, Look, Prediction, at_least, check_dropout, option
+from .system import Figure, Groups, Look, Prediction, apart, at_least, check_dropout, option
 
 NETWORKS = {  # module, class, width where none is asked for: for one task, for several
     "memn2n": ("memory_network", "MemoryNetwork", 20, 50),
@@ -313,8 +313,10 @@ class QA(system.System):
             asked = set(sample.question) & set(self.numbers)
             shown = np.sort(np.argsort(-w.max(0), kind="stable")[:SHOWN])
             seen, sentences = w[:, shown], [movies.in_words(sample.story[i], asked) for i in shown]
-        look = Look(seen, [f"hop {i + 1}" for i in range(len(w))], sentences, f"{question} {answer}", gold)
-        return Prediction(line, {**record, "hops": w.tolist()}, [look])
+        look = Look(seen, [f"hop {i + 1}" for i in range(len(w))], sentences, f"{question} {answer}", gold,
+                    sides=("hop", "story"))
+        return Prediction(line, {**record, "hops": w.tolist()}, [look],
+                          lambda: apart(look, [{"hop": i + 1} for i in range(len(w))], question))
 
     def examples(self, n=4, longest=14):
         """Predictions for test questions with stories of a size that suits a picture, of each task in turn."""

@@ -221,25 +221,39 @@ class Sense(System):
 
     def _answer(self, samples):
         """The Prediction for one sentence, a sample for each ambiguous word of it."""
-        answers, looks = [], []
+        answers, looks, titles = [], [], []
         for s, log_p, w in zip(samples, self.log_p(samples), self.rows(samples)):
             p = {sense: float(np.exp(log_p[self.number[sense]])) for sense in self.senses[s.word]}
             best = max(p, key=p.get)
             answers.append({"word": s.word, "at": s.at, "sense": best, "probability": p[best], "senses": p})
             if w is not None:
-                looks.append(self._look(s, w, f"{best}, {100 * p[best]:.0f} %"))
+                titles.append(f"{self.options.attention}: {best}, {100 * p[best]:.0f} %")
+                looks.append(self._look(s, w, titles[-1]))
         line = ", ".join(f"{a['word']}: {a['sense']} ({100 * a['probability']:.0f} %)" for a in answers)
-        return Prediction(line, {"words": list(samples[0].words), "answers": answers}, looks)
+        return Prediction(line, {"words": list(samples[0].words), "answers": answers}, looks,
+                          (lambda: self._closely(samples, titles)) if looks else None)
 
-    def _look(self, sample, weights, answer):
+    def _closely(self, samples, titles):
+        """How all words of a sentence look at each other: a Look for each head, or direction and feature. In the row of
+        each ambiguous word the noun that counts is framed, where it is known."""
+        self.model.eval()
+        words, inner = list(samples[0].words), self.model.inner()
+        maps = self.model.look_closely(*self.tensors(samples[:1])[:2])
+        gold, title = tuple((s.at, column) for s in samples for column in s.gold), "\n".join(titles)
+        return [Look(w, words, words, title, gold,
+                     ({"direction": direction} if len(maps) > 1 else {}) | ({inner: i} if len(by[0]) > 1 else {}),
+                     ("who looks", "at whom"))
+                for direction, by in zip(("before", "after"), maps) for i, w in enumerate(by[0], 1)]
+
+    def _look(self, sample, weights, title):
         """One row a head, or a direction; the mean of several above them."""
-        names, how = [sample.words[sample.at]], self.options.attention
+        names = [sample.words[sample.at]]
         if len(weights) > 1:
             kinds = ["before", "after"] if self.model.variant.name == "disan" else \
-                [f"head {h}" for h in range(len(weights))]
-            names, weights = [f"{names[0]}, mean", *kinds], np.vstack([_mean(weights), weights])
+                [f"head {h + 1}" for h in range(len(weights))]
+            names, weights = [f"{names[0]}, mean of {len(weights)}", *kinds], np.vstack([_mean(weights), weights])
         gold = tuple((row, column) for row in range(len(names)) for column in sample.gold)
-        return Look(weights, names, list(sample.words), f"{how}: {answer}", gold)
+        return Look(weights, names, list(sample.words), title, gold)
 
     def examples(self, n=4):
         """The survey's two sentences, where they are in the test, and the first pairs."""

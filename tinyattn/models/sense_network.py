@@ -72,15 +72,23 @@ class SenseNetwork(nn.Module):
     def look(self, ids, lengths):
         """The weights (B, L, T, T) of L heads, or directions, or 1; None for a bag. Where every feature has weights of
         its own, their mean."""
+        maps = self.look_closely(ids, lengths)
+        if maps is None:
+            return None
+        return np.concatenate([w.mean(1, keepdims=True) if self.inner() == "feature" else w for w in maps], 1)
+
+    def look_closely(self, ids, lengths):
+        """[(B, L, T, T)] for each direction, weights of L heads or features, as `inner` says; None for a bag."""
         if self.variant is None:
             return None
         with no_grad(), capture() as seen:
             self.states(ids, lengths)
-        maps = [w.numpy() for w in seen["weights"]]                        # (B, T, T) or (B, H, T, T)
+        return [w.numpy() if w.ndim == 4 else w.numpy()[:, None] for w in seen["weights"]]
+
+    def inner(self):
+        """What a query has several weights for: "head" or "feature"."""
         labels = self.variant.part("labels")
-        if labels is not None and "feature" in labels():
-            maps = [w.mean(1) for w in maps]
-        return np.concatenate([w if w.ndim == 4 else w[:, None] for w in maps], 1)
+        return "feature" if labels is not None and "feature" in labels() else "head"
 
     # -- making it ---------------------------------------------------------------------------------------------------
     def _make(self, reach, longest):

@@ -200,10 +200,14 @@ class DiSAN(nn.Module):
 
     def looks(self, ids):
         """The mean over the features of the last attention, (B, 1, T)."""
+        return [("mean over features", self.features(ids).mean(1, keepdims=True))]
+
+    def features(self, ids):
+        """The weights of each feature in the last attention, (B, 2U, T), as an array."""
         ids, there, _ = words_of(ids)
         with no_grad():
             _, weights = self.pooled(self.states(ids, there), there, return_weights=True)  # (B, 2U, 1, T)
-        return [("mean over features", weights.numpy().mean(1))]
+        return weights.numpy().squeeze(2)
 
     @staticmethod
     def steps(n):

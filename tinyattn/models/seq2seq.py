@@ -222,15 +222,21 @@ class Seq2Seq(nn.Module):
         """The mean cross-entropy of the target words `after` (B, T), padding left out."""
         return cross_entropy(self(source, source_lengths, before), after, ignore_index=pad)
 
-    def alignment(self, source, source_lengths, before):
-        """Attention weights (B, T, S) of each step under teacher forcing, or None for a model without attention. Of a
-        mechanism with hops, those of the last hop."""
+    def weights_by_hop(self, source, source_lengths, before):
+        """Attention weights (B, hops, T, S) of each step under teacher forcing, as an array; most mechanisms have one
+        hop. None for a model without attention."""
         if self.decoder.variant is None:
             return None
         with no_grad(), capture() as seen:
             self(source, source_lengths, before)
         weights = [w.numpy() for w in seen["weights"]]                                 # (B, T, S), or T times (B, 1, S)
-        return np.concatenate([w[:, -1] if w.ndim == 4 else w for w in weights], 1)
+        return np.concatenate([w if w.ndim == 4 else w[:, None] for w in weights], 2)  # (B, hops, T, S)
+
+    def alignment(self, source, source_lengths, before):
+        """Attention weights (B, T, S) of each step under teacher forcing, or None for a model without attention. Of a
+        mechanism with hops, those of the last hop."""
+        weights = self.weights_by_hop(source, source_lengths, before)
+        return None if weights is None else weights[:, -1]
 
     def word_weights(self, source, source_lengths, before, after, lag=0):
         """Attention weights (B, T, S) by target word, or None: row t tells where the word after[:, t] came from.

@@ -23,7 +23,7 @@ A subclass gives
     evaluate(split, limit)      dictionary of figures; "remarks" in it: lines on how far they can be trusted
     predict(text)               Prediction
     examples(n)                 Predictions for the first test samples that suit a picture
-    example_graph()             a small loss, recorded, for drawing
+    example_graph()             a small loss, recorded, for drawing; may take `length=N`: unrolled over N words or steps
     describe()                  one line: what it is and how large
 
 and may give `at_epoch(epoch)`, called before each epoch, and `rate_factor(epoch)`, by which the learning rate is
@@ -84,24 +84,67 @@ class Groups:
 
 @dataclass
 class Look:
-    """What was looked at, as one heatmap: weights (R, C), R rows and C columns with their names; gold (row, column)
-    pairs to be framed. `title` says which head, layer or hop."""
+    """What was looked at, as one map: weights (R, C), R rows and C columns with their names.
+
+    title   what the map is of: the sentence, the answer
+    gold    (row, column) pairs to be framed
+    place   where in the network, from the outside in: {"layer": 1, "head": 2}. Pictures count everything from 1,
+            as readers speak ("head 1" is the first); arrays count from 0. A name such as {"kind": "cross"} says itself
+    sides   what rows and columns are: ("target", "source")
+    parts   of a document: (number of words, weight) of each sentence, which fill the columns from the left; the one row
+            of weights is then that of the words within their sentence
+    """
     weights: object
     rows: list
     columns: list
     title: str = ""
     gold: tuple = ()
+    place: dict = field(default_factory=dict)
+    sides: tuple = ("rows", "columns")
+    parts: tuple = ()
 
     def as_map(self):
-        return self.weights, self.rows, self.columns, self.title, self.gold
+        """(weights, rows, columns, title, gold), as `viz.heatmaps` takes it. The title ends with the place; a document
+        has a row a sentence, with the sentence's weight in its name."""
+        title = "\n".join(filter(None, (self.title, said(self.place))))
+        if not self.parts:
+            return self.weights, self.rows, self.columns, title, self.gold
+        weights, end = np.zeros((len(self.parts), len(self.columns))), 0
+        for row, (count, _) in zip(weights, self.parts):
+            row[end:end + count] = self.weights[0, end:end + count]
+            end += count
+        return weights, [f"sentence {i + 1}: {w:.2f}" for i, (_, w) in enumerate(self.parts)], self.columns, title, ()
+
+
+def said(place):
+    """{"kind": "cross", "layer": 1, "head": 2} as "cross, layer 1, head 2"."""
+    return ", ".join(value if isinstance(value, str) else f"{name.replace('_', ' ')} {value}"
+                     for name, value in place.items())
+
+
+def apart(look, places, name=None):
+    """The rows of a Look as Looks of one row each, with these places; `name` is what is asked in all of them."""
+    return [Look(look.weights[i:i + 1], [name or look.rows[i]], look.columns, look.title,
+                 tuple((0, column) for row, column in look.gold if row == i), place, look.sides)
+            for i, place in enumerate(places)]
 
 
 @dataclass
 class Prediction:
-    """An answer: the line that is printed, the record for machines (JSON), and what was looked at."""
+    """An answer: the line that is printed, the record for machines (JSON), and what was looked at.
+
+    looks    few maps, for a small picture; means over heads say that they are
+    closely  a function that gives the finest Looks there are, each with its `place`; or None where `looks` are those
+    """
     line: str
     record: dict
     looks: list = field(default_factory=list)
+    closely: object = None
+
+    @property
+    def finest(self):
+        """What was looked at in each layer, head, hop or feature by itself."""
+        return self.looks if self.closely is None else self.closely()
 
 
 class System:
@@ -129,6 +172,11 @@ class System:
         system = cls.build(options, corpus)
         system.corpus, system.notes = corpus, corpus.notes
         return system
+
+    @classmethod
+    def to_draw(cls, options):
+        """A system with fresh weights, of which only the graph is wanted; a subclass may read less data for it."""
+        return cls.prepare(options)
 
     def attach(self, paths=(), seed=1):
         """Read data for a restored system; its vocabularies stay."""

@@ -80,18 +80,22 @@ class Training(Defaults):
     validate_every: int = 500
 
 
+END, START = "</s>", "<s>"  # marks, as they stand in pictures
+SIDES = {"cross": ("target, a decoder step each", "source"), "encoder": ("source", "source"),
+         "decoder": ("target read so far", "target read so far")}
 TRAINING = {"transformer": Training(steps=10_000, learning_rate=2e-3, warmup=400)}  # other decoders: Training()
 
 
 @dataclass
 class Prediction:
     """One translation. weights[t, s] is how much target word t (the last row: the end) looked at source word s (the
-    last column: the end), or None without attention. heads (layers, heads, t, s): of a Transformer, what it is the mean
-    of."""
+    last column: the end), or None without attention; mean_of says what it is the mean of, if of anything. `closely`
+    gives each head's."""
     source: list
     target: list
     weights: object = None
-    heads: tuple = ()
+    mean_of: str = ""
+    closely: object = None
 
     @property
     def line(self):
@@ -104,15 +108,17 @@ class Prediction:
 
     @property
     def looks(self):
-        """One map: which source word each target word looked at; the last row and column are the end. Then one for each
-        head."""
+        """One map: which source word each target word looked at; the last row and column are the end."""
         if self.weights is None:
             return []
         t, s = self.weights.shape
-        names = [*self.target, *["</s>"] * (t - len(self.target))], [*self.source, *["</s>"] * (s - len(self.source))]
-        heads = [Look(w, *names, f"layer {i}, head {j}") for i, layer in enumerate(self.heads)
-                 for j, w in enumerate(layer)]
-        return [Look(self.weights, *names, f"mean of {len(heads)} heads" if heads else ""), *heads]
+        return [Look(self.weights, [*self.target, *[END] * (t - len(self.target))],
+                     [*self.source, *[END] * (s - len(self.source))], self.mean_of, sides=SIDES["cross"])]
+
+    @property
+    def finest(self):
+        """A row is a decoder step: of each head of a Transformer, each hop of a mechanism that has some."""
+        return self.looks if self.closely is None else self.closely()
 
 
 class Translate(System):
@@ -162,15 +168,20 @@ class Translate(System):
 
     # -- making one --------------------------------------------------------------------------------------------------
     @classmethod
-    def prepare(cls, options, paths=(), links=None, links_order="source-target", seed=1):
+    def prepare(cls, options, paths=(), links=None, links_order="source-target", seed=1, sizes=None):
         """Read the data (InputError if it cannot be used), build both vocabularies and a model with fresh weights."""
         random.manual_seed(seed)
-        corpus = load(paths, links, links_order, seed=seed, max_length=options.max_length)
+        corpus = load(paths, links, links_order, seed=seed, max_length=options.max_length, sizes=sizes)
         words = [Vocabulary.build([getattr(p, side) for p in corpus.train], options.max_vocabulary, options.min_count)
                  for side in ("source", "target")]
         system = cls(options, *words)
         system.corpus, system.notes = corpus, corpus.notes
         return system
+
+    @classmethod
+    def to_draw(cls, options):
+        """As `prepare`, from 1,000 sentences of the generator, in which all its words occur."""
+        return cls.prepare(options, sizes=(1000, 1, 1))
 
     @classmethod
     def restore(cls, options, extra):
@@ -284,34 +295,53 @@ class Translate(System):
         """Translate one sentence of text: a Prediction."""
         source = list(parse_input(text))
         target = self.translate([source], beam)[0]
-        return Prediction(source, target, self.look(source, target), self.heads(source, target))
+        return self._prediction(source, target, self.look(source, target))
+
+    def _prediction(self, source, target, weights):
+        mean = self.options.decoder == "transformer" and weights is not None
+        return Prediction(list(source), list(target), weights, self._mean_of() if mean else "",
+                          None if weights is None else lambda: self.closely(source, target))
+
+    def _mean_of(self):
+        o = self.options
+        return f"mean of {o.layers * o.heads} heads"
 
     def look(self, source, target):
         """The attention of one pair, with the model's own words or a reference's."""
         pair = _Words(tuple(source), tuple(target))
         return self.weights([pair])[0]
 
-    def heads(self, source, target):
-        """A Transformer's attention by layer and head (layers, heads, target words + end, source words + end), or ()
-        for other decoders."""
-        if self.options.decoder != "transformer" or self.options.attention == "none":
-            return ()
-        found = self.model.weights_by_head(*self.tensors([_Words(tuple(source), tuple(target))])[:3])
-        return [w[0] for w in found["cross"]]
+    def closely(self, source, target):
+        """The finest Looks of one pair, with the model's own words or a reference's. Of a Transformer each head's: the
+        words of the source at each other, the target's words at those before, each decoder step at the source. Of other
+        decoders each decoder step at the source, by hop where there are several. Without attention there are none."""
+        given = self.tensors([_Words(tuple(source), tuple(target))])[:3]
+        self.model.eval()
+        words, read = [*source, END], [START, *target]
+        names = {"cross": ([*target, END], words), "encoder": (words, words), "decoder": (read, read)}
+        if self.options.decoder != "transformer":
+            hops, n = self.model.weights_by_hop(*given)[0], len(source)                # (hops, T, S)
+            hops = hops[:, :, [*range(n - 1, -1, -1), n]] if self.options.reverse_source else hops
+            return [Look(w, *names["cross"], sides=SIDES["cross"], place={"hop": i} if len(hops) > 1 else {})
+                    for i, w in enumerate(hops, 1)]
+        layers = self.model.weights_by_head(*given)
+        return [Look(w, *names[kind], sides=SIDES[kind], place={"kind": kind, "layer": layer, "head": head})
+                for kind in ("cross", "encoder", "decoder") for layer, heads in enumerate(layers.get(kind, ()), 1)
+                for head, w in enumerate(heads[0], 1)]
 
     def examples(self, n=4, shortest=8, longest=16):
         """Predictions for the first test sentences of a length that suits a picture."""
         some = [p for p in self.corpus.test if shortest <= len(p.source) <= longest] or self.corpus.test
-        return [Prediction(list(p.source), list(p.target), a)
+        return [self._prediction(p.source, p.target, a)
                 for p, a in zip(some[:n], self.weights(some[:n]), strict=True)]
 
-    def example_graph(self):
-        """The loss of one short made-up sentence, recorded, for drawing."""
+    def example_graph(self, length=4):
+        """The loss of one made-up sentence of `length` words with its end, recorded, for drawing."""
         self.model.eval()
         size = min(len(self.source_words), len(self.target_words)) - 1
-        ids = np.minimum(np.array([[4, 5, 6, EOS]]), size)
+        ids = np.minimum(np.array([[*(4 + i % 3 for i in range(length - 1)), EOS]]), size)
         source, lengths = pack(ids.tolist())
-        before, after = pack([[BOS, *ids[0, :3].tolist()]])[0], pack([ids[0].tolist()])[0]
+        before, after = pack([[BOS, *ids[0, :-1].tolist()]])[0], pack([ids[0].tolist()])[0]
         return self.model.loss(source, lengths, before, after)
 
     def describe(self):

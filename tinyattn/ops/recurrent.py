@@ -24,7 +24,7 @@ import functools
 
 import numpy as np
 
-from ..autograd import Op
+from ..autograd import Op, scope
 from ..device import empty, get_num_threads
 from .broadcast import ShapeError
 from .matmul import column_sums, matmul_into, rows_of
@@ -67,13 +67,14 @@ class Scan(Op):
         b, t_end = x.shape[:2]
         hs = [None] * t_end
         for t in reversed(range(t_end)) if self.reverse else range(t_end):
-            new = step(x[:, t], *states)
-            if lengths is None:
-                states, hs[t] = new, new[0]
-                continue
-            alive = self.result((lengths.numpy() > t)[:, None], device=x.device)  # (B,1)
-            states = tuple([n.where(alive, old) for n, old in zip(new, states, strict=True)])
-            hs[t] = new[0].where(alive, 0.0)
+            with scope(f"step {t}"):
+                new = step(x[:, t], *states)
+                if lengths is None:
+                    states, hs[t] = new, new[0]
+                    continue
+                alive = self.result((lengths.numpy() > t)[:, None], device=x.device)  # (B,1)
+                states = tuple([n.where(alive, old) for n, old in zip(new, states, strict=True)])
+                hs[t] = new[0].where(alive, 0.0)
         empty_sequence = x[:, :, :states[0].shape[1]]
         return (self.result.stack(hs, 1) if hs else empty_sequence, *states)
 

@@ -1,0 +1,544 @@
+"""Backpropagation step by step: the walks give the engine's gradients in the engine's order, a wrong order gives wrong
+ones where it must, formulas say what the rules do, and the page turns."""
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tinyattn import autograd
+from tinyattn.autograd import fused, grad
+from tinyattn.cli import main
+from tinyattn.commands import names
+from tinyattn.errors import InputError
+from tinyattn.tensor import Tensor
+from viz import Steps, steps
+from viz.steps_examples import EXAMPLES, LABELS
+from viz.steps_formula import rule_of
+from viz.steps_layout import layout
+from viz.steps_record import Recording
+from viz.steps_walk import topological
+
+
+def example(name, **more):
+    output, leaves = EXAMPLES[name]()
+    return steps(output, leaves, labels=LABELS.get(name), **more)
+
+
+def parameter(values, name=""):
+    return Tensor(np.array(values, np.float64), requires_grad=True, name=name)
+
+
+def lines(walk, order=None):
+    return [line for frame in walk.frames_of(order or walk.order) for line in frame["text"]]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the walks
+# ---------------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_end_with_the_gradients_of_the_engine(name):
+    output, leaves = EXAMPLES[name]()
+    asked = {n: t for n, t in leaves.items() if isinstance(t, Tensor) and t.is_leaf and t.requires_grad}
+    truth = dict(zip(asked, grad(output, list(asked.values())), strict=True))
+    last = steps(output, leaves).frames[-1]
+    assert set(last["numbers"]["grads"]) == set(asked) and last["numbers"]["wrong"] == []
+    for n, g in last["numbers"]["grads"].items():
+        np.testing.assert_allclose(g, truth[n].numpy(), rtol=1e-5, atol=1e-7)
+    assert "All are equal to ta.grad(...): ✓" in last["text"]
+
+
+def test_the_first_lecture_in_numbers():
+    last = example("diamond").frames[-1]["numbers"]["grads"]
+    assert last == {"a": 4.0}
+    assert example("product").frames[-1]["numbers"]["grads"] == {"a": 6.0, "b": -4.0, "c": -2.0, "f": 4.0}
+    y = math.tanh(0.88)
+    assert example("neuron").frames[-1]["numbers"]["grads"]["w1"] == pytest.approx(2 * (1 - y * y), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["diamond", "attention", "gru"])
+def test_nodes_are_visited_in_the_order_of_the_engine(name, monkeypatch):
+    output, leaves = EXAMPLES[name]()
+    order, visit = [], autograd._visit
+    monkeypatch.setattr(autograd, "_visit", lambda op, *rest: (order.append(op), visit(op, *rest)))
+    output.backward()
+    graph = Recording(output, leaves)
+    shown = [f.current for f in topological(graph).frames if f.phase == "backward" and f.current >= 0]
+    assert [graph.nodes[i].op for i in shown] == order and len(order) == len(graph.order)
+
+
+def test_a_frame_says_what_comes_in_what_is_sent_and_what_is_added_up():
+    frame = example("diamond").frames[4]
+    assert (frame["number"], frame["phase"], frame["node"], frame["title"]) == (5, "backward", "c", "c = b + b")
+    first, second = frame["numbers"]["sent"]
+    assert (first["to"], first["part"], first["before"], first["after"]) == ("b", 1.0, None, 1.0)
+    assert (second["part"], second["before"], second["after"]) == (1.0, 1.0, 2.0)
+    assert "grad b: – + 1 = 1 (1 of 2)" in frame["text"] and "grad b: 1 + 1 = 2 (2 of 2)" in frame["text"]
+
+
+def test_what_is_shown_is_local_slope_times_what_came_in():
+    frame = next(f for f in example("neuron").frames if f["title"] == "y = tanh(z)" and f["phase"] == "backward")
+    sent, = frame["numbers"]["sent"]
+    assert sent["rule"] == "g · (1 − y · y)" and sent["local"] == "1 − y · y"
+    assert sent["part"] == pytest.approx(frame["numbers"]["g"] * sent["slope"])
+
+
+def test_stretched_axes_are_summed_in_a_line_of_their_own():
+    x, b = parameter(np.arange(6.0).reshape(2, 3), "x"), parameter([1.0, 2, 3], "b")
+    walk = steps(((x * b) * (x * b)).sum())
+    said = next(line for line in lines(walk) if "stretched" in line)
+    assert said.startswith("b was stretched (3,) → (2, 3): sum over the copies = [")
+    assert not any("x was stretched" in line for line in lines(walk))
+
+
+def test_before_anything_arrives_a_gradient_is_absent_and_not_0():
+    walk = example("diamond")
+    at = [walk.walks["topological"].frames[i].grads for i in range(7)]
+    assert at[0] == at[2] == {} and set(at[3]) == {(2, 0)} and set(at[5]) == {(0, 0), (1, 0), (2, 0)}
+    assert walk.svg(3).count(">–</text>") == 3 and walk.svg(5).count(">–</text>") == 1 and ">–<" not in walk.svg(6)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the wrong order
+# ---------------------------------------------------------------------------------------------------------------------
+def test_the_wrong_order_uses_a_gradient_that_is_not_complete():
+    walk = example("diamond", order="wrong")
+    last = walk.frames[-1]
+    assert last["numbers"]["grads"] == {"a": 2.0} and last["numbers"]["truth"] == {"a": 4.0}
+    assert last["numbers"]["wrong"] == ["a"] and "grad a = 2 not 4" in last["text"]
+    assert "grad b = 1 after 1 of 2 parts; complete: 2" in last["text"]
+    early = next(f for f in walk.frames if "1 of 2 parts arrived: NOT complete" in f["text"])
+    assert early["node"] == "b" and any("too late: b was visited before" in line for line in lines(walk))
+
+
+@pytest.mark.parametrize("name, wrong", [("diamond", True), ("attention", True), ("gru", True), ("product", False),
+                                         ("neuron", False), ("two_layer", False)])
+def test_the_wrong_order_is_wrong_where_a_value_is_used_twice_and_says_so_where_not(name, wrong):
+    walk = example(name)
+    assert bool(walk.frames_of("wrong")[-1]["numbers"]["wrong"]) is wrong
+    assert ("right all the same" in walk.why("wrong")) is not wrong
+    if not wrong:
+        assert "Here the wrong order gives the right numbers." in walk.frames_of("wrong")[-1]["text"]
+
+
+def test_each_node_is_visited_once_in_the_wrong_order():
+    for name in EXAMPLES:
+        frames = [f for f in example(name).walks["wrong"].frames if f.phase == "backward" and f.current >= 0]
+        visits = [f.current for f in frames if not any("when the visit began" in str(row) for row in f.rows)]
+        assert len(visits) == len(set(visits))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# any graph
+# ---------------------------------------------------------------------------------------------------------------------
+UNARY = {"tanh": Tensor.tanh, "sigmoid": Tensor.sigmoid, "exp": lambda t: (t * 0.1).exp(), "sin": Tensor.sin,
+         "sum": lambda t: t.sum(-1, keepdims=True), "neg": lambda t: -t, "softmax": lambda t: t.softmax(-1)}
+BINARY = {"add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b,
+          "div": lambda a, b: a / (b * b + 1), "max": Tensor.maximum}
+SHAPES = [(1,), (3,), (2, 3), (2, 1), (1, 3)]
+
+
+@st.composite
+def graphs(draw):
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    pool = [parameter(rng.normal(size=draw(st.sampled_from(SHAPES)))) for _ in range(draw(st.integers(1, 3)))]
+    leaves = list(pool)
+    for _ in range(draw(st.integers(1, 7))):
+        if draw(st.booleans()):
+            pool.append(UNARY[draw(st.sampled_from(sorted(UNARY)))](draw(st.sampled_from(pool))))
+        else:
+            a, b = draw(st.sampled_from(pool)), draw(st.sampled_from(pool))  # often the same one twice
+            pool.append(BINARY[draw(st.sampled_from(sorted(BINARY)))](a, b))
+    return (pool[-1] * pool[-1]).sum(), leaves
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(graphs())
+def test_random_graphs_end_with_the_gradients_of_the_engine(made):
+    output, leaves = made
+    walk = steps(output)
+    truth = {id(t): g for t, g in zip(leaves, grad(output, leaves, allow_unused=True), strict=True)}
+    assert walk.frames[-1]["numbers"]["wrong"] == []
+    for node in walk.picture.graph.asked:
+        np.testing.assert_allclose(walk.walks["topological"].grads[node.id, 0], truth[id(node.tensor)].numpy(),
+                                   rtol=1e-9, atol=1e-12)
+    for order in ("topological", "wrong"):  # what is sent adds up to what is there
+        frames, final = walk.frames_of(order), walk.walks[order].grads
+        for node in walk.picture.graph.asked:
+            parts = [s["part"] for f in frames for s in f["numbers"].get("sent", ()) if s["to"] == node.names[0]]
+            np.testing.assert_allclose(np.sum(parts, axis=0), final[node.id, 0], rtol=1e-9, atol=1e-12)
+
+
+def test_a_chain_with_a_square_in_it_is_wrong_only_in_the_wrong_order():
+    """By hand: y = (x^2)^2 used twice each; the wrong order halves the gradient at the inner square."""
+    x = parameter(3.0, "x")
+    u = x * x
+    walk = steps(u * u, {"x": x, "u": u})
+    assert walk.frames[-1]["numbers"]["grads"] == {"x": 108.0}
+    assert walk.frames_of("wrong")[-1]["numbers"]["grads"] == {"x": 54.0}
+
+
+@pytest.mark.parametrize("mode", ["auto", "never"])
+def test_ops_with_several_outputs_and_fused_ops_can_be_walked(mode, rng):
+    from tinyattn.nn import GRU
+    layer = GRU(2, 2)
+    with fused(mode):
+        out, state = layer(Tensor(rng.normal(size=(1, 2, 2)).astype(np.float32)))
+        walk = steps((out * out).sum() + state.sum(), layer)
+    assert walk.frames[-1]["numbers"]["wrong"] == []
+    assert any("readable twin" in line for line in lines(walk)) is (mode == "auto")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# formulas
+# ---------------------------------------------------------------------------------------------------------------------
+ELEMENTWISE = ["add", "sub", "mul", "div", "pow", "neg", "exp", "log", "sqrt", "abs", "tanh", "sigmoid", "sin", "cos",
+               "softplus", "erf", "gelu"]
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_the_formula_of_a_local_slope_is_what_the_rule_computes(name, rng):
+    """The printed formula, evaluated by Python, against finite differences of the op itself."""
+    words = {f.__name__: f for f in (np.exp, np.log, np.cos, np.sin, np.sign)}
+    words |= {"np": np, "erf": np.vectorize(math.erf), "sigmoid": lambda t: 1 / (1 + np.exp(-t))}
+    kind = names.ops()[name]
+    values = {n: rng.uniform(0.5, 1.5, size=4) for n in kind.input_names}
+    op = kind()
+    out = op(*[parameter(v) for v in values.values()])
+    for slot, n in enumerate(values):
+        _, local, slope = rule_of(out.op, slot, list(values), ["out"])
+
+        def f(shift, n=n):
+            return kind()(*[Tensor(a + shift * (m == n)) for m, a in values.items()]).numpy()
+
+        np.testing.assert_allclose(slope, (f(1e-6) - f(-1e-6)) / 2e-6, rtol=1e-6, atol=1e-8)
+        assert local.text
+        text = local.text.replace("·", "*").replace("−", "-").replace("^", "**").replace("σ", "sigmoid")
+        text = re.sub(r"([\w.]+) where (\w+) else ([\w.]+)", r"np.where(\2, \1, \3)", text)
+        there = {**words, **values, **local.used}
+        np.testing.assert_allclose(eval(text, {}, there), slope, rtol=5e-3)  # numbers are printed with 3 digits
+
+
+def test_formulas_keep_the_brackets_they_need():
+    a, b, c = (parameter(v, n) for v, n in ((2.0, "a"), (3.0, "b"), (5.0, "c")))
+    d = b - c
+    walk = steps(a - d, {"a": a, "b": b, "c": c, "d": d})
+    assert [f["title"] for f in walk.frames[1:3]] == ["d = b − c", "L = a − d"]
+    sent = [s for f in walk.frames for s in f["numbers"].get("sent", ())]
+    assert [(s["to"], s["rule"], s["local"]) for s in sent] == [("a", "g", "1"), ("d", "−g", "−1"), ("b", "g", "1"),
+                                                               ("c", "−g", "−1")]
+    quotient = steps(a / (b * c)).frames_of("topological")
+    assert {s["rule"] for f in quotient for s in f["numbers"].get("sent", ())} >= {"g / v1", "−g · L / v1", "g · b"}
+
+
+def test_the_rule_of_a_product_of_matrices_is_shown_with_its_matrices():
+    x, w = parameter(np.ones((2, 3)), "x"), parameter(np.ones((3, 2)), "w")
+    y = x @ w
+    frames = steps(y.sum(), {"x": x, "w": w, "y": y}).frames
+    frame = next(f for f in frames if f["node"] == "y" and f["phase"] == "backward")
+    assert [s["rule"] for s in frame["numbers"]["sent"]] == ["g wᵀ", "xᵀ g"]
+    assert sum(line.startswith(("w = [", "x = [")) for line in frame["text"]) == 2
+    assert all(s["local"] == "" for s in frame["numbers"]["sent"])  # no slope element by element
+
+
+def test_the_rules_of_every_op_can_be_read(rng):
+    for name, kind in names.ops().items():
+        attributes, inputs = next(iter(kind.samples(np.random.default_rng(0))))
+        tensors = [None if x is None else Tensor(x, requires_grad=np.asarray(x).dtype.kind == "f") for x in inputs]
+        out = kind(**attributes)(*tensors)
+        op = (out if isinstance(out, Tensor) else out[0]).op
+        for slot, t in enumerate(tensors):
+            if op is not None and t is not None and t.requires_grad and not (op.composed and not any(op.rules)):
+                whole, local, slope = rule_of(op, slot, [f"x{i}" for i in range(len(tensors))],
+                                              [f"y{i}" for i in range(len(op.outs))])
+                assert whole is not None, name
+                assert (local is None) is (slope is None), name
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# names, limits, bad input
+# ---------------------------------------------------------------------------------------------------------------------
+NASTY = ["<pad>", "</script>", "a\\N", '"', "&amp;", "$x_1$", "日本語", "😀", "\x1b[31m", "x" * 80, "<!--"]
+
+
+def test_names_are_text_and_differ(tmp_path):
+    leaves = [parameter(float(i), name) for i, name in enumerate([*NASTY, "w", "w"])]
+    total = leaves[0] * leaves[0]
+    for leaf in leaves[1:]:
+        total = total + leaf
+    walk = steps(total)
+    known = [name for node in walk.picture.graph.nodes for name in node.names]
+    assert len(set(known)) == len(known) and {"w", "w_2"} <= set(known)
+    shown = "".join(ET.fromstring(walk.svg(1)).itertext())
+    assert "<pad>" in shown and "</script>" in shown and "\x1b" not in shown and "日本語" in shown
+    assert walk.html().count("<script") == 2 and "</script>" not in json.loads(_data(walk.html()))["groups"]
+
+
+def test_labels_are_drawn_and_checked():
+    assert ">cat</text>" in example("attention").svg(1)
+    output, leaves = EXAMPLES["attention"]()
+    for labels in ({"k": (("a",), None)}, {"nosuch": (("a",), None)}, {"k": (None, ("a",) * 3)}):
+        with pytest.raises(InputError, match="^steps: labels of"):
+            steps(output, leaves, labels=labels)
+
+
+def test_what_cannot_be_walked_is_refused_with_a_reason():
+    x = parameter([1.0, 2.0])
+    for bad, reason in ((x.tanh(), "one element"), (x, "nothing was recorded"), (3, "expected a Tensor, got int"),
+                        (Tensor([1.0]) * 2, "nothing was recorded")):
+        with pytest.raises(InputError, match=reason):
+            steps(bad)
+    with pytest.raises(InputError, match="order 'topological' or 'wrong', got 'random'"):
+        steps(x.sum(), order="random")
+    y = x
+    for _ in range(58):
+        y = y.tanh()
+    assert len(steps(y.sum()).picture.graph.nodes) == 60
+    with pytest.raises(InputError, match="61 nodes, more than the 60"):
+        steps(y.tanh().sum())
+
+
+def test_steps_change_nothing():
+    x = parameter([1.0, 2.0], "x")
+    y = (x * x).sum()
+    before = y.op.__dict__.copy()
+    walk = steps(y)
+    walk.html()
+    assert x.grad is None and y.op.__dict__ == before and x.name == "x"
+    y.backward()
+    assert x.grad.tolist() == [2.0, 4.0] and isinstance(walk, Steps) and "nodes=3" in repr(walk)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# layout and files
+# ---------------------------------------------------------------------------------------------------------------------
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.lists(st.lists(st.integers(0, 30), min_size=0, max_size=3), min_size=2, max_size=20), st.booleans(),
+       st.integers(1, 3))
+def test_boxes_never_overlap_and_inputs_come_first(below, across, pieces):
+    edges = [(s % t, t) for t, sources in enumerate(below) if t for s in sources]
+    sizes = [(60 + 7 * (i % 5), 30 + 5 * (i % 3)) for i in range(len(below))]
+    plan = layout(sizes, edges, across, pieces)
+    assert plan == layout(sizes, edges, across, pieces)
+    boxes = [(x - w / 2, y - h / 2, x + w / 2, y + h / 2) for (x, y), (w, h) in zip(plan.places, sizes, strict=True)]
+    assert min(b[0] for b in boxes) >= -1e-6 and max(b[2] for b in boxes) <= plan.width + 1e-6
+    assert min(b[1] for b in boxes) >= -1e-6 and max(b[3] for b in boxes) <= plan.height + 1e-6
+    for i, a in enumerate(boxes):
+        for b in boxes[:i]:
+            assert a[0] >= b[2] - 1e-6 or b[0] >= a[2] - 1e-6 or a[1] >= b[3] - 1e-6 or b[1] >= a[3] - 1e-6
+    if pieces == 1:
+        assert all(boxes[s][2 if across else 3] < boxes[t][0 if across else 1] for s, t in edges)
+
+
+def test_all_frames_share_one_layout():
+    walk = example("gru")
+    title = re.compile(r'<text x="(\S+)" y="(\S+)"[^>]*font-weight="bold">(\w+)(?: = [^<]*?)?(?: ✓)?</text>')
+    places = [title.findall(walk.svg(i)) for i in (1, 12, 39)]
+    known = [{name: (x, y) for x, y, name in found if float(x) < 860 and float(y) > 60} for found in places]
+    assert known[0] == known[1] == known[2] and len(known[0]) == 26
+
+
+def test_frames_are_files_and_the_same_again(tmp_path):
+    walk = example("product")
+    folder = walk.save(tmp_path / "frames")
+    assert [p.name for p in sorted(folder.iterdir())] == [f"frame-0{i}.svg" for i in range(1, 10)]
+    assert (folder / "frame-03.svg").read_text(encoding="utf-8") == walk.svg(3) == example("product").svg(3)
+    ET.fromstring(walk.svg(3))
+    assert "id=" not in walk.svg(3).replace("width=", "")
+    assert walk.html() == example("product").html() and "id=" not in _section(walk._repr_html_())
+
+
+def test_frames_as_pdf_and_png(tmp_path):
+    pytest.importorskip("matplotlib")
+    walk = example("diamond")
+    pages = walk.save(tmp_path / "all.pdf").read_bytes()
+    assert pages.startswith(b"%PDF-") and len(re.findall(rb"/Type /Page\b", pages)) == 7
+    assert pages == example("diamond").save(tmp_path / "again.pdf").read_bytes()
+    walk.save(tmp_path / "png", kind="png", order="wrong")
+    assert len(list((tmp_path / "png").glob("frame-0*.png"))) == 9
+    assert (tmp_path / "png" / "frame-01.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bad_names_of_files_are_refused_and_nothing_is_written(tmp_path):
+    walk = example("diamond")
+    (tmp_path / "file").write_text("mine")
+    for path in ("frames.gif", "missing/page.html", "file/frames", "file"):
+        with pytest.raises(InputError, match="^steps: "):
+            walk.save(tmp_path / path)
+    with pytest.raises(InputError, match="frames 1 to 7, not 8"):
+        walk.svg(8)
+    assert [p.name for p in tmp_path.iterdir()] == ["file"] and (tmp_path / "file").read_text() == "mine"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the page, in a browser
+# ---------------------------------------------------------------------------------------------------------------------
+def _data(html):
+    return re.search(r'<script type="application/json">(.*?)</script>', html, re.S)[1]
+
+
+def _section(html):
+    """The HTML around the data."""
+    html = html[html.index("<section"):html.rindex("<script>")]
+    return re.sub(r'<script type="application/json">.*?</script>', "", html, flags=re.S)
+
+
+def at(page, which=0):
+    return page.locator(".number").nth(which).inner_text()
+
+
+def until(page, selector, text):
+    """Wait until that is what it says; fails after 5 seconds."""
+    from playwright.sync_api import expect
+    expect(page.locator(selector)).to_have_text(text, timeout=5000)
+
+
+def drawn(page, which=0):
+    return page.locator(".tinyattn-steps > svg").nth(which).evaluate("svg => svg.innerHTML")
+
+
+def test_the_page_turns_by_buttons_keys_slider_and_address(tmp_path, opened):
+    walk = example("diamond")
+    path = walk.save(tmp_path / "page.html")
+    page = opened(path)
+    assert at(page) == "1 / 7" and page.is_disabled(".first") and page.is_disabled(".previous")
+    page.click(".next")
+    page.click(".next")
+    assert at(page) == "3 / 7" and "c = b + b" in page.text_content(".tinyattn-steps > svg")
+    page.click(".previous")
+    assert at(page) == "2 / 7" and page.evaluate("location.hash") == "#2"
+    page.click(".last")
+    assert at(page) == "7 / 7" and page.is_disabled(".next") and not page.is_disabled(".previous")
+    for key, number in (("Home", 1), ("ArrowRight", 2), ("ArrowRight", 3), ("ArrowLeft", 2), ("End", 7),
+                        ("ArrowRight", 7)):
+        page.keyboard.press(key)
+        assert at(page) == f"{number} / 7", key
+    page.locator(".place").fill("4")
+    assert at(page) == "4 / 7" and page.locator(".place").input_value() == "4"
+    page.evaluate("location.hash = '#6'")
+    until(page, ".number", "6 / 7")
+    assert "grad b" in page.locator(".said").inner_text()
+    assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
+
+
+def test_every_frame_of_the_page_is_the_frame_of_the_file(tmp_path, opened):
+    walk = example("diamond")
+    page = opened(walk.save(tmp_path / "page.html"))
+    for order, hash_ in (("topological", "#"), ("wrong", "#wrong-")):
+        for number in range(1, len(walk.frames_of(order)) + 1):
+            page.evaluate(f"location.hash = '{hash_}{number}'")
+            until(page, ".number", f"{number} / {len(walk.frames_of(order))}")
+            file = walk.svg(number, order)
+            assert drawn(page) == file[file.index(">") + 1:file.rindex("</svg>")]
+
+
+def test_play_advances_and_stops_at_the_end(tmp_path, opened):
+    page = opened(example("diamond").save(tmp_path / "page.html"))
+    page.locator(".speed").select_option("0.5")
+    page.locator(".speed").evaluate("e => e.blur()")
+    page.keyboard.press("Home")
+    page.keyboard.press(" ")
+    assert page.inner_text(".play") == "pause"
+    until(page, ".number", "3 / 7")
+    page.keyboard.press(" ")
+    assert page.inner_text(".play") == "play"
+    stopped = at(page)
+    page.wait_for_timeout(700)
+    assert at(page) == stopped
+    page.evaluate("location.hash = '#6'")
+    until(page, ".number", "6 / 7")
+    page.click(".play")
+    until(page, ".play", "play")
+    assert at(page) == "7 / 7" and page.get_attribute(".play", "aria-pressed") == "false"
+    page.click(".play")  # from the end it begins again
+    assert at(page) == "1 / 7" and page.inner_text(".play") == "pause"
+
+
+def test_the_wrong_order_switch_shows_other_numbers_and_why(tmp_path, opened):
+    page = opened(str(example("diamond").save(tmp_path / "page.html")))
+    page.keyboard.press("End")
+    right = drawn(page)
+    assert "grad a = 4" in page.text_content(".tinyattn-steps > svg") and "Topological order" in page.inner_text(".why")
+    page.locator(".wrong").check()
+    shown = page.text_content(".tinyattn-steps > svg")
+    assert at(page) == "9 / 9" and "grad a = 2 not 4" in shown and "grad b = 1 after 1 of 2 parts" in shown
+    assert "as soon as any gradient reaches it" in page.inner_text(".why") and drawn(page) != right
+    assert page.evaluate("location.hash") == "#wrong-9"
+    page.keyboard.press("Home")
+    page.locator(".wrong").uncheck()
+    assert at(page) == "1 / 7"
+
+
+def test_two_in_one_notebook_do_not_meet(tmp_path, opened):
+    one, two = example("diamond"), example("product", order="wrong")
+    path = tmp_path / "notebook.html"
+    html = "".join(walk._repr_html_() for walk in (one, two, one))  # one of them twice
+    path.write_text(f"<!DOCTYPE html><meta charset='utf-8'><input id='cell'><div>{html}</div>", encoding="utf-8")
+    page = opened(path)
+    assert [at(page, i) for i in range(3)] == ["1 / 7", "1 / 12", "1 / 7"]
+    page.locator(".next").nth(1).click()
+    page.locator(".tinyattn-steps").nth(2).focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert [at(page, i) for i in range(3)] == ["1 / 7", "2 / 12", "3 / 7"] and drawn(page, 0) != drawn(page, 2)
+    page.locator("#cell").focus()
+    page.keyboard.press("ArrowRight")  # a key in a cell of the notebook turns nothing
+    assert [at(page, i) for i in range(3)] == ["1 / 7", "2 / 12", "3 / 7"] and page.evaluate("location.hash") == ""
+    found = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert found == ["cell"]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the command
+# ---------------------------------------------------------------------------------------------------------------------
+def test_the_command_lists_its_examples_and_writes_pages_and_frames(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["steps"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == list(EXAMPLES) and max(map(len, listed)) <= 100
+    assert not any(line.endswith("...") for line in listed)
+    assert main(["steps", "diamond"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "diamond-steps.html\n" and said.err == "7 frames of 3 nodes\n"
+    assert (tmp_path / "diamond-steps.html").exists()
+    assert main(["steps", "gru", "-o", "slides", "--order", "wrong"]) == 0
+    assert (tmp_path / "slides" / "frame-52.svg").exists()
+
+
+def test_the_command_takes_ops_mechanisms_modules_and_files(tmp_path, capsys):
+    mine = tmp_path / "mine.py"
+    mine.write_text('''"""Mine."""
+from tinyattn.attention.core import variant, weigh
+
+
+@variant()
+def mine(q, k, v, mask=None, return_weights=False):
+    """Dot products."""
+    return weigh(q @ k.transpose(-1, -2), v, mask, return_weights)
+
+
+def example(rng):
+    return {"q": rng.normal(size=(1, 2)), "k": rng.normal(size=(3, 2)), "v": rng.normal(size=(3, 2))}
+''')
+    for name in ("softmax", "op:cross_entropy", "additive", "GRUCell", f"{mine}:mine"):
+        path = tmp_path / "page.html"
+        assert main(["steps", name, "-o", str(path)]) == 0, name
+        assert "All are equal to ta.grad" in path.read_text(encoding="utf-8"), name
+        path.unlink()
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("arguments, reason", [
+    (["translate"], "nodes, more than the 60"), (["nosuch"], "an example of `tinyattn steps`"),
+    (["diamond", "-o", "x.gif"], "ends in .html or .pdf"), (["diamond", "--frames", "gif"], "gif"),
+    (["op:softmax", "--sample", "99"], "samples")])
+def test_bad_input_is_one_line_and_exit_2(arguments, reason, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["steps", *arguments]) == 2
+    said = capsys.readouterr()
+    assert reason in said.err and len(said.err.splitlines()) == 1 and said.out == ""
+    assert list(tmp_path.iterdir()) == []
