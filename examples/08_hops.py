@@ -96,33 +96,33 @@ def hops(update="sum", phi_v=None, phi_k=None):
 
 weights = hops()
 np.testing.assert_allclose(weights, by_hand, rtol=1e-12)
-print(f"{'':30}hop 0   hop 1")
+print(f"{'':30}hop 1   hop 2")
 for sentence, (first, second) in zip(STORY, weights.T, strict=True):
     print(f"{sentence:30}{first:.3f}   {second:.3f}")
 landed = [STORY[i] for i in weights.argmax(-1)]
 assert landed == ["Sam drops the apple", "Sam walks into the bedroom"], landed
 assert weights.max(-1).min() > 0.9, "both hops are sure of what they found"
-print(f"\nHop 0 lands on {landed[0]!r}, hop 1 on {landed[1]!r}.")
+print(f"\nHop 1 lands on {landed[0]!r}, hop 2 on {landed[1]!r}.")
 
 # %% [drawing]
 from viz import heatmap  # noqa: E402
 
-show(heatmap(weights, ["hop 0", "hop 1"], STORY, "where is the apple?"), "hops",
-     "Hop 0 finds the evidence, hop 1 what the evidence leads to; the story is the same.")
+show(heatmap(weights, ["hop 1", "hop 2"], STORY, "where is the apple?"), "hops",
+     "Hop 1 finds the evidence, hop 2 what the evidence leads to; the story is the same.")
 
 # %% [markdown]
-# Hop 0 lands on the evidence with {{weights[0, 3]:.3f}}. Reading "apple" there takes 8 from what is sought under
-# "apple" and adds 4 under "walks": hop 1 looks for the latest walk, and lands on the bedroom with
+# Hop 1 lands on the evidence with {{weights[0, 3]:.3f}}. Reading "apple" there takes 8 from what is sought under
+# "apple" and adds 4 under "walks": hop 2 looks for the latest walk, and lands on the bedroom with
 # {{weights[1, 2]:.3f}}.
 #
 # **The map $\phi_v$ is what makes it two looks.** Without it, what was read is added as it is. The query then only
-# grows more like the key that it had found already, and hop 1 stays where hop 0 was:
+# grows more like the key that it had found already, and hop 2 stays where hop 1 was:
 
 # %%
 as_it_is = np.eye(len(WORDS) + 1)[:, :-1]            # (K, E): a word read is that word sought
 stuck = hops(phi_v=as_it_is)
-assert stuck.argmax(-1).tolist() == [3, 3], "without a map, hop 1 stays at the apple"
-print("weight of 'Sam drops the apple':", stuck[:, 3].round(4), "at hop 0 and hop 1")
+assert stuck.argmax(-1).tolist() == [3, 3], "without a map, hop 2 stays at the apple"
+print("weight of 'Sam drops the apple':", stuck[:, 3].round(4), "at hop 1 and hop 2")
 
 # %% [markdown]
 # ## Sum or concatenation
@@ -136,13 +136,13 @@ print("weight of 'Sam drops the apple':", stuck[:, 3].round(4), "at hop 0 and ho
 
 # %%
 same = np.eye(len(WORDS) + 1)
-both_halves = [None, Tensor(np.vstack([same, same]))]  # hop 1: (2 K, K), the key twice
+both_halves = [None, Tensor(np.vstack([same, same]))]  # hop 2: (2 K, K), the key twice
 np.testing.assert_allclose(hops("concat", phi_k=both_halves), weights, rtol=1e-12)
 
-only_found = [None, Tensor(np.vstack([0 * same, same]))]  # hop 1 forgets the question
+only_found = [None, Tensor(np.vstack([0 * same, same]))]  # hop 2 forgets the question
 forgot = hops("concat", phi_k=only_found)
-print("hop 1, the key twice:             ", hops("concat", phi_k=both_halves)[1].round(3))
-print("hop 1, the question's half as 0:  ", forgot[1].round(3))
+print("hop 2, the key twice:             ", hops("concat", phi_k=both_halves)[1].round(3))
+print("hop 2, the question's half as 0:  ", forgot[1].round(3))
 assert abs(forgot[1, 0] - forgot[1, 2]) < 1e-12, "without 'the later the better' both walks are equal"
 
 # %% [markdown]
@@ -246,7 +246,7 @@ assert most == {1: 3, 2: 4}, most
 #
 # ## Questions
 #
-# 1. The story goes on: "Sam walks into the garden". Which sentence does hop 1 find now, and what would have to change?
+# 1. The story goes on: "Sam walks into the garden". Which sentence does hop 2 find now, and what would have to change?
 #    <details><summary>Answer</summary>
 #
 #    The garden, which is wrong: the apple stays where it was dropped. "The later the better" must end at the time of

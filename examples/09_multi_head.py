@@ -20,7 +20,8 @@
 # Both are multiples of *one* matrix $M$, so that cannot be. How near can it come? The upper half of $M$ is best as
 # a number $m$ times the identity; its error for each number is $(w_i m - 1)^2 + (w_j m)^2$, least at
 # $m = w_i / (w_i^2 + w_j^2)$, and then it is $w_j^2 / (w_i^2 + w_j^2)$. The lower half has $w_i^2 / (w_i^2 + w_j^2)$.
-# Together that is **1, of 2, whatever the weights**: better for one need is exactly as much worse for the other.
+# Together that is **1, of 2, however the weight is shared out**: better for one need is exactly as much worse for the
+# other. Weight on any other place only adds noise.
 #
 # Least squares finds the best $M$ for given weights, so this can be measured:
 
@@ -43,7 +44,7 @@ for at_i in (0.0, 0.1, 0.3, 0.5, 0.8, 1.0):
     M, *_ = np.linalg.lstsq(mean, target, rcond=None)
     error = np.mean((mean @ M - target) ** 2)
     print(f"{at_i:.1f}    {1 - at_i:.1f}    {error:.3f}")
-    assert abs(error - 0.5) < 0.02, "half of the variance is lost, whatever the weights"
+    assert abs(error - 0.5) < 0.02, "half of the variance is lost, however it is shared out"
 
 # %% [markdown]
 # Half of what is needed is lost in every line. With weights of 1/2 the loss is shared fairly, with a weight of 1 it is
@@ -54,7 +55,7 @@ for at_i in (0.0, 0.1, 0.3, 0.5, 0.8, 1.0):
 # Multi-head attention cuts the width $D$ into $H$ slices of $d_h = D / H$; each slice has a softmax of its own:
 #
 # $$\mathrm{head}_h = \mathrm{softmax}\!\left(\frac{Q_h K_h^\top}{\sqrt{d_h}}\right) V_h \qquad
-# y = W_o\,[\mathrm{head}_0;\ \ldots;\ \mathrm{head}_{H-1}]$$
+# y = W_o\,[\mathrm{head}_1;\ \ldots;\ \mathrm{head}_H]$$
 #
 # Now train the module on the task, with one head and with two. The query is always the same; a word's vector holds its
 # content and its place.
@@ -103,11 +104,11 @@ assert ends[2] < 0.05, "two heads know both"
 from viz import heatmaps  # noqa: E402
 
 memory, _ = words(np.random.default_rng(5), 1)
-PLACES = [f"word {s}" for s in range(S)]
+PLACES = [f"word {s + 1}" for s in range(S)]
 maps = []
 for heads, (layer, _) in found.items():
     _, w = layer(asked(1), Tensor(memory), return_weights=True)  # (1, H, 1, S)
-    rows = [f"head {h}" for h in range(heads)]
+    rows = [f"head {h + 1}" for h in range(heads)]
     gold = [(h, s) for h in range(heads) for s in (FIRST, SECOND)]
     maps.append((w.numpy()[0, :, 0], rows, PLACES, f"{heads} head{'s' if heads > 1 else ''}", gold))
 looked = maps[1][0].argmax(-1)
@@ -117,16 +118,40 @@ show(heatmaps(maps, across=2), "heads",
      "one place each.")
 
 # %% [markdown]
-# Nobody told head 0 to look at word {{looked[0]}} and head 1 at word {{looked[1]}}: that is how the error falls. The
-# error of one head is {{ends[1]:.2f}}, a little below the one half of the table: there the weights were the same for
-# all contents, while the trained head has learnt to lean now to one place, now to the other, by what it sees there. It
-# remains one mean.
+# Nobody told head 1 to look at word {{looked[0] + 1}} and head 2 at word {{looked[1] + 1}}: that is how the error
+# falls.
 #
+# But the error of one head is {{ends[1]:.2f}}, less than the one half of the table. Has it learnt to look at the right
+# place? No, it looks much alike each time. The table held weights that never change; these change a *little* with
+# the contents, and a value also tells the place it comes from. So the head reads its own weights, and they are a
+# message: one more number, beside the $d$ of the mean. Then $d + 1 = 5$ of $2d = 8$ numbers are known, and 3/8 lost.
+
+# %%
+memory, wanted = words(np.random.default_rng(6), 2000)
+_, w = found[1][0](asked(2000), Tensor(memory), return_weights=True)  # (B, 1, 1, S)
+w = w.numpy()[:, 0, 0]                               # (B, S)
+mean = np.einsum("bs,bsd->bd", w, memory[:, :, :d])  # (B, d): what is read of the contents
+
+
+def lost(known):
+    """The error a number of the best linear guess at what is needed."""
+    known = np.column_stack([known, np.ones(len(known))])
+    M, *_ = np.linalg.lstsq(known, wanted, rcond=None)
+    return np.mean((known @ M - wanted) ** 2)
+
+
+print(f"weight of word {FIRST + 1}: {w[:, FIRST].mean():.2f}, varying by {w[:, FIRST].std():.2f}")
+print(f"lost with the mean alone {lost(mean):.2f}, "
+      f"with the weight as well {lost(np.column_stack([mean, w[:, FIRST]])):.2f}")
+assert w[:, FIRST].std() < 0.1, "it looks much alike each time"
+assert lost(mean) > 0.46 and lost(np.column_stack([mean, w[:, FIRST]])) < 0.42
+
+# %% [markdown]
 # ## A head is a slice of the width
 #
-# No loop over heads is needed, only a change of shape: $(B, T, D) \to (B, T, H, d_h) \to (B, H, T, d_h)$. Head $h$ owns
-# rows $h\,d_h$ to $(h+1)\,d_h - 1$ of $W_q$, $W_k$ and $W_v$, and the *columns* of the same numbers of $W_o$. Written
-# out by hand for three heads:
+# No loop over heads is needed, only a change of shape: $(B, T, D) \to (B, T, H, d_h) \to (B, H, T, d_h)$. The
+# first head owns the first $d_h$ rows of $W_q$, $W_k$ and $W_v$ and the first $d_h$ *columns* of $W_o$, the second head
+# the next, and so on. Written out by hand for three heads:
 
 # %%
 manual_seed(1)
@@ -152,7 +177,7 @@ for h in range(H):
     w = softmax(q @ k.transpose(0, 2, 1) / np.sqrt(d_h))  # (B, T, T)
     np.testing.assert_allclose(weights.numpy()[:, h], w, rtol=1e-10)
     total = total + w @ v @ layer.out_proj.weight.numpy()[:, rows].T  # (B, T, D)
-    print(f"head {h}: rows {rows.start} to {rows.stop - 1}, weights", w.shape)
+    print(f"head {h + 1}: rows {rows.start} to {rows.stop - 1}, weights", w.shape)
 np.testing.assert_allclose(y.numpy(), total, rtol=1e-10)
 print("the sum over heads, and the bias, is the module's output", total.shape)
 
@@ -173,7 +198,7 @@ for heads in (1, 2, 3, 4, 6, 12):
     one = nn.MultiHeadAttention(WIDTH, heads).to("float64")
     count, d_h = sum(p.size for p in one.parameters()), WIDTH // heads
     assert count == 4 * WIDTH**2 + 4 * WIDTH
-    q, k = (long @ p.weight.numpy()[:d_h].T for p in (one.q_proj, one.k_proj))  # (T, d_h) of head 0
+    q, k = (long @ p.weight.numpy()[:d_h].T for p in (one.q_proj, one.k_proj))  # (T, d_h) of head 1
     rank = np.linalg.matrix_rank(q @ k.T)
     assert rank == d_h
     print(f"{heads:2} heads of width {d_h:2}: {count} parameters, scores of a head of rank {rank:2}")
@@ -186,13 +211,13 @@ for heads in (1, 2, 3, 4, 6, 12):
 
 # %%
 mean = maps[1][0].mean(0)                            # (S,)
-print("head 0", maps[1][0][0].round(2), "\nhead 1", maps[1][0][1].round(2), "\nmean  ", mean.round(2))
+print("head 1", maps[1][0][0].round(2), "\nhead 2", maps[1][0][1].round(2), "\nmean  ", mean.round(2))
 assert abs(mean[FIRST] - mean[SECOND]) < 0.2 < min(mean[FIRST], mean[SECOND])
 
 # %% [markdown]
 # ## What to take home
 #
-# - One softmax is one mean: with one head, two needs share the weight, and together they lose half.
+# - One softmax is one mean: with one head, two needs share the weight, and together they lose nearly half.
 # - A head is a slice of the width: the same matrices, reshaped; the same number of parameters; narrower questions.
 # - $W_o$ adds one term for each head.
 # - Look at heads one by one. Their mean is nobody's attention.

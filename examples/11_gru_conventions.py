@@ -23,8 +23,8 @@
 # |---|---|---|
 # | PyTorch, cuDNN | after | keep |
 # | Keras, `reset_after=True` (its default) | after | keep |
-# | Keras, `reset_after=False` | before | keep |
-# | Cho et al. 2014, Bahdanau et al. 2015 | before | write |
+# | Cho et al. 2014, eqs 7 and 8; Keras, `reset_after=False` | before | keep |
+# | Chung et al. 2014, Bahdanau et al. 2015 | before | write |
 #
 # `tinyattn.nn.GRU` has both as options, by these words: `reset=` and `update=`.
 #
@@ -192,7 +192,8 @@ assert all(np.array_equal(p, w[name]) for name, p in back.items()), "bit for bit
 # %% [markdown]
 # This is also why both conventions train equally well from random weights: the one is the other with another sign. But
 # a plot of $z$ reads the other way round: $z = 0.9$ means "keeps nine tenths" in PyTorch and "forgets nine tenths" in
-# Cho's paper. And a trick such as "begin with the bias of $z$ at $+1$, so that the state is kept" must change its sign.
+# Bahdanau's paper. And a trick such as "begin with the bias of $z$ at $+1$, so that the state is kept" must change its
+# sign.
 #
 # ## Why there are two biases
 #

@@ -10,7 +10,7 @@
 import numpy as np
 from lesson import show
 
-from tinyattn import Tensor, cross_entropy, grad, layer_norm, maximum, no_grad, where
+from tinyattn import Tensor, cross_entropy, grad, layer_norm, maximum, no_grad, optim, where
 from viz import graph
 from viz.plot import COLOURS, bare, figure
 
@@ -225,7 +225,15 @@ assert slope(lambda x, y: x * y.detach(), 3, 5)[1] is None  # not 0: there is no
 # %% [markdown]
 # **None is not 0.** A parameter that is not in the graph has no gradient; one that is in it may have the gradient 0. An
 # optimiser leaves the first alone, and still moves the second by its momentum or its weight decay.
-#
+
+# %%
+unused, flat = Tensor(1.0, requires_grad=True), Tensor(1.0, requires_grad=True)
+(0 * flat).backward()
+optim.SGD([unused, flat], lr=0.1, weight_decay=0.5).step()
+print(f"after a step with weight decay: no gradient {unused.item()}, gradient 0 {flat.item():.2f}")
+assert unused.grad is None and unused.item() == 1 and flat.item() < 1
+
+# %% [markdown]
 # **Broadcasting copies forward, so it sums backward.** A bias that was added to 3 rows gets 3 gradients, as a sum. A
 # row that is taken twice from a table likewise.
 

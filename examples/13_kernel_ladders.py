@@ -54,11 +54,11 @@ def ladder(rungs, check):
 # **2. Reordered:** loops $i, k, j$ instead of $i, j, k$. A row of $c$ grows by $a_{ik}$ times a row of $b$. The same
 # arithmetic; now all memory is read in order, and the inner loop becomes vector instructions.
 #
-# **3. Blocked:** 4 rows of $a$ and 4 steps of $k$ at once. Each number of $b$ that was loaded is used four times, each
-# number of $c$ is loaded and stored a quarter as often.
+# **3. Blocked:** 4 rows of $a$ and 4 steps of $k$ at once. Four rows of $b$ are used four times while they are in the
+# nearest cache, each number of $c$ is loaded and stored a quarter as often.
 #
 # **4. Package:** what `@` runs. Strips of $b$ are copied so that they lie together, and 4 rows of $c$ are summed up in
-# registers, so that nothing is stored before a sum is done.
+# registers, so that $c$ is stored once in 128 steps of $k$.
 
 
 # %%
@@ -116,6 +116,7 @@ for name, took in products.items():
           f" {products['naive'] / took:6.1f} x the first")
 if JIT:
     assert products["reordered"] < products["naive"], "the order of the loops alone"
+    assert products["naive"] / products["reordered"] > products["reordered"] / products["blocked"]
     assert products["package"] < products["naive"]
 
 # %% [drawing]
@@ -160,8 +161,8 @@ show(bars(products, f"product of {n} x {n}: times as fast as the first rung"), "
 # is multiplied by $e^{m_{\text{old}} - m}$ (Milakov and Gimelshein 2018). Two passes over memory, but each exponential
 # is computed twice, and each number must wait for the one before.
 #
-# **4. Package:** three passes, over rows that stay in the cache, with a polynomial for $e^x$ that becomes vector
-# instructions.
+# **4. Package:** more passes still, but over a few rows that stay in the cache, and with a polynomial for $e^x$ that
+# becomes vector instructions.
 
 
 # %%
@@ -237,6 +238,7 @@ print(f"exponentials alone: {share:.0%} of the plain rung")
 if JIT:
     assert softmaxes["package"] < softmaxes["plain"]
     assert share > 0.3, "much of a softmax is its exponentials"
+    assert softmaxes["online"] > softmaxes["shifted"], "a pass fewer, and slower"
 
 large = np.array([[1000.0, 999.0]], np.float32)
 out = np.empty_like(large)
@@ -286,7 +288,8 @@ show(bars(softmaxes, f"softmax of {rows[0]} rows: times as fast as the first run
 # 2. In the online loop, how often is the branch taken for a row in random order of 1,024 numbers?
 #    <details><summary>Answer</summary>
 #
-#    Number $j$ is a new maximum with probability $1/j$: in the mean $\sum_j 1/j$, about 7.5 times with the first.
+#    Number $j$ is a new maximum with probability $1/j$. The first is $m$ from the start, so the branch is taken
+#    $\sum_{j=2}^{1024} 1/j$ times in the mean, about 6.5.
 #
 #    </details>
 #

@@ -67,7 +67,10 @@ print("the whole row:      ", (w @ v / w.sum()).round(4))
 
 # %%
 def flash(q, k, v, rows=4, keys=4, causal=False):
-    """q (T, D), k (S, D), v (S, E) to the output (T, E) and log-sum-exp L (T,), by tiles."""
+    """q (T, D), k (S, D), v (S, E) to the output (T, E) and log-sum-exp L (T,), by tiles.
+
+    `total` is l; o holds a, until it is divided by l in the end.
+    """
     T, S, D = len(q), len(k), q.shape[1]
     o, m, total = np.zeros((T, v.shape[1])), np.full(T, -np.inf), np.zeros(T)
     for t in range(0, T, rows):
@@ -105,6 +108,8 @@ for causal in (False, True):
         np.testing.assert_allclose(o, plain(q, k, v, causal)[0], rtol=1e-10)
 o, _ = flash(1000 * q, k, v)                         # scores of thousands
 np.testing.assert_allclose(o, plain(1000 * q, k, v)[0], rtol=1e-10)
+v_later = np.where(np.arange(12)[:, None] < 4, v, np.nan)  # whoever reads a later value gets nan
+assert np.isfinite(flash(q, k, v_later, causal=True)[0][:4]).all(), "no tile above the diagonal"
 print("tiles of any size give the output of the whole matrix")
 
 # %% [drawing]
@@ -171,6 +176,9 @@ np.testing.assert_allclose(run("force")[0][0, 0], by_hand, rtol=1e-9, atol=1e-12
 # $$\mathrm{d}v_s = \sum_t w_{ts}\, g_t \qquad
 # \mathrm{d}e_{ts} = w_{ts} \Bigl( g_t^\top v_s - \sum_u w_{tu}\, g_t^\top v_u \Bigr)
 # = w_{ts}\,(g_t^\top v_s - g_t^\top o_t)$$
+#
+# $$\mathrm{d}q_t = \frac{1}{\sqrt D} \sum_s \mathrm{d}e_{ts}\, k_s \qquad
+# \mathrm{d}k_s = \frac{1}{\sqrt D} \sum_t \mathrm{d}e_{ts}\, q_t$$
 #
 # The inner sum is $g_t^\top o_t$, one number for each query, so no row is needed for it. And each weight can be had
 # again from one number for each query, the log-sum-exp $L_t = m_t + \log \ell_t$:
@@ -282,7 +290,7 @@ show(fig, "memory", "Peak of the memory of a forward and backward pass, both axe
 #    <details><summary>Answer</summary>
 #
 #    $w_{ts} = e^{e_{ts} - m_t} / \ell_t$ needs both. $L_t = m_t + \log \ell_t$ holds them in one number. (In float32
-#    tinyattn keeps the two apart: if $L_t$ is 100, its rounding alone would be an error of 1e-5 in each weight.)
+#    tinyattn keeps the two apart: if $L_t$ is 100, its rounding alone can be an error of 4e-6 in each weight.)
 #
 #    </details>
 # 2. A query may attend to nothing. What are $m$ and $\ell$, and what must the code do?

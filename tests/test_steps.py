@@ -19,7 +19,7 @@ from tinyattn.tensor import Tensor
 from viz import Steps, steps
 from viz.steps_examples import EXAMPLES, LABELS
 from viz.steps_formula import rule_of
-from viz.steps_layout import layout
+from viz.steps_layout import _spread, layout
 from viz.steps_record import Recording
 from viz.steps_walk import topological
 
@@ -334,12 +334,20 @@ def test_boxes_never_overlap_and_inputs_come_first(below, across, pieces):
         assert all(boxes[s][2 if across else 3] < boxes[t][0 if across else 1] for s, t in edges)
 
 
+def test_boxes_that_want_the_same_place_share_it():
+    x = {}
+    _spread([0, 1, 2], [1.0, 3.0, -4.0], [1.0] * 3, [1.0] * 3, 0.0, x)  # 2 joins 1, and both join 0
+    assert x == {0: -1.0, 1: 0.0, 2: 1.0}
+    _spread([0, 1], [0.0, 9.0], [1.0] * 2, [1.0] * 2, 0.0, x)
+    assert (x[0], x[1]) == (0.0, 9.0)
+
+
 def test_all_frames_share_one_layout():
     walk = example("gru")
     title = re.compile(r'<text x="(\S+)" y="(\S+)"[^>]*font-weight="bold">(\w+)(?: = [^<]*?)?(?: ✓)?</text>')
-    places = [title.findall(walk.svg(i)) for i in (1, 12, 39)]
+    places = [title.findall(walk.svg(i)) for i in (1, 12, 37)]
     known = [{name: (x, y) for x, y, name in found if float(x) < 860 and float(y) > 60} for found in places]
-    assert known[0] == known[1] == known[2] and len(known[0]) == 26
+    assert known[0] == known[1] == known[2] and len(known[0]) == 25
 
 
 def test_frames_are_files_and_the_same_again(tmp_path):
@@ -506,7 +514,7 @@ def test_the_command_lists_its_examples_and_writes_pages_and_frames(tmp_path, ca
     assert said.out == "diamond-steps.html\n" and said.err == "7 frames of 3 nodes\n"
     assert (tmp_path / "diamond-steps.html").exists()
     assert main(["steps", "gru", "-o", "slides", "--order", "wrong"]) == 0
-    assert (tmp_path / "slides" / "frame-52.svg").exists()
+    assert (tmp_path / "slides" / "frame-50.svg").exists()
 
 
 def test_the_command_takes_ops_mechanisms_modules_and_files(tmp_path, capsys):

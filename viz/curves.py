@@ -1,11 +1,12 @@
 """Curves of training: loss by step, runs with the spread of their seeds, and scores by class of test samples."""
 import math
 import re
+from collections.abc import Mapping
 
 from tinyattn.errors import InputError
 
 from .plot import COLOURS, HATCHES, MARKS, bare, figure, kind_of, literally, plain_log, save
-from .series import points, records_of, smooth, spread_of
+from .series import number, points, records_of, smooth, spread_of
 from .text import printable, width
 
 UPRIGHT = 8  # more classes than this lie on their side
@@ -41,6 +42,10 @@ def curves(runs, path=None, title="", *, what="loss", spread="range", log=None, 
     for name, given, known in (("what", what, WHAT), ("spread", spread, SPREADS)):
         if given not in known:
             raise InputError(f"curves: {name}: expected one of {', '.join(known)}, got {given!r}")
+    if not isinstance(runs, Mapping):
+        raise InputError(f"curves: expected {{label: records}}, got {printable(repr(runs), 80)}")
+    if window is not None and not (isinstance(window, int) and window >= 0):
+        raise InputError(f"curves: expected a window of 0 or more points, got {window!r}")
     if len(runs) > MOST:
         raise InputError(f"curves: expected at most {MOST} lines, got {len(runs)}; name fewer runs, or draw groups of "
                          "runs that differ in the seed")
@@ -58,7 +63,7 @@ def curves(runs, path=None, title="", *, what="loss", spread="range", log=None, 
 def _members(given):
     """The runs of a group, each a list of records; of a single run, itself."""
     many = isinstance(given, (list, tuple)) and given and not isinstance(given[0], dict)
-    return [records_of(run) for run in (given if many else [given])]
+    return [records_of(run, "curves") for run in (given if many else [given])]
 
 
 def _limits(low, high, log):
@@ -196,6 +201,7 @@ def scores_by_group(models, path=None, title="", of="", score="score"):
     """
     if path is not None:
         kind_of(path)
+    _check_scores(models)
     classes = {label: [str(group) for group, _, _ in rows] for label, rows in models.items()}
     names = next(iter(classes.values()), [])
     if not names:
@@ -220,6 +226,19 @@ def scores_by_group(models, path=None, title="", of="", score="score"):
     axes.set_yticks(range(0, 101, 20))
     literally([axes.set_xlabel(printable(of, 100), size=13), axes.set_ylabel(printable(score, 60), size=13)])
     return _finish(fig, axes, title, path)
+
+
+def _check_scores(models):
+    """InputError for anything but {label: [(class, n, score), ...]}."""
+    if not isinstance(models, Mapping):
+        raise InputError(f"scores_by_group: expected {{label: rows}}, got {printable(repr(models), 80)}")
+    for label, rows in models.items():
+        for row in rows:
+            fits = isinstance(row, (list, tuple)) and len(row) == 3 and isinstance(row[1], int) and (
+                row[2] is None or number(row[2]) is not None and -1e-6 <= row[2] <= 100 + 1e-6)
+            if not fits:
+                raise InputError(f"scores_by_group: {printable(label, 60)}: expected (class, number of samples, score "
+                                 f"from 0 to 100 or None), got {printable(repr(row), 80)}")
 
 
 def _points_of(label):

@@ -50,7 +50,7 @@ def inside(program, scope):
     if not keep or not parts:
         names = list(dict.fromkeys(part for step in program.instructions for part in path_of(step)))
         there = ", ".join(map(printable, names[:30])) + (", …" if len(names) > 30 else "")
-        raise InputError(f"graph: expected the name of a box for scope, got {printable(scope)}; "
+        raise InputError(f"graph: expected the name of a box for scope, got {printable(scope) or 'an empty one'}; "
                          + (f"there are {there}" if names else "this graph has none"))
 
     def shorter(step):

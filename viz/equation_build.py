@@ -235,6 +235,7 @@ class Builder:
     def _gradient_names(self, gradients, seeds):
         """{id of a gradient: ids of what it may be the gradient of}, and [(id of a leaf, its gradient)]."""
         of, targets = {}, []
+        self.seeds = {self.ids[place(seed)] for seed in seeds if place(seed) in self.ids}
         for output, seed in zip(self.outputs, seeds, strict=False):
             of.setdefault(self.ids.get(place(seed)), []).append(output)
         for where, d in reversed(gradients.items()):
@@ -297,10 +298,13 @@ class Builder:
         copies: [(id, expression)]."""
         copies = []
         for i, sources in self.gradient_of.items():
-            if i in self.values and i not in self.made:  # a seed
+            if i in self.seeds:
                 self.values[i].of = sources[0]
+        for output in self.outputs:
+            if output not in self.made:  # it is a leaf, and other outputs may be made of it
+                self._call_part(output)
         for leaf, e in targets:
-            if isinstance(e, Name) and self.values[e.id].of is None and e.id in self.made:
+            if isinstance(e, Name) and self.values[e.id].of is None and self.made.get(e.id) is False:
                 self.values[e.id].of = leaf
             else:
                 new, v = max(self.values) + 1, self.values[leaf]
@@ -315,19 +319,19 @@ class Builder:
         inner = {i for i in stays if not self.values[i].name}
         for i, sources in self.gradient_of.items():
             found = [s for s in sources if s in stays and s not in inner] or [s for s in sources if s in inner]
-            if found and i in self.made and self.values[i].of is None:
+            if found and self.made.get(i) is False and self.values[i].of is None:
                 self._call_part(found[0])
                 self.values[i].of = found[0]
 
     def _call_part(self, output):
         """What comes in at an output that other outputs are made of is only a part of its gradient: it is called g."""
         for i in self.gradient_of:
-            if i in self.values and i not in self.made and self.values[i].of == output:
+            if i in self.seeds and self.values[i].of == output:
                 self.values[i].of, self.values[i].at, self.values[i].name = None, output, "g"
 
     def _given(self, chosen):
         made = {e.id for e in chosen}
-        used = {i for e in chosen for i in names_in(e.expression)}
+        used = {i for e in chosen for i in names_in(e.expression)} | set(self.outputs)
         return [i for i in self.values if i in used and i not in made]
 
     def _name_the_rest(self, chosen, given):

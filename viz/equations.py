@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tinyattn.errors import InputError
+from tinyattn.program import _in_order
 from tinyattn.tensor import Tensor
 
 from .algebra import names_in
@@ -109,6 +110,11 @@ def equations(outputs, names=None, *, backward=True, fused=False, letters=None):
     if not outputs:
         raise InputError("equations: nothing was recorded: no input requires a gradient, no output is made of floats, "
                          "or it was made under no_grad()")
+    try:
+        _in_order(outputs)
+    except RuntimeError:
+        raise InputError("equations: nothing is left: backward(free_graph=True) has freed the graph; make them before "
+                         "it") from None
     wanted = wanted_names(names)
     if not fused:
         outputs, moved, inner = opened(outputs)

@@ -16,7 +16,7 @@ from .frames_page import SCRIPT, STYLE
 from .heatmap import heatmaps
 from .page import embedded, page, write
 from .plot import KINDS
-from .series import number, points, records_of
+from .series import number, points, records_of, step_of
 from .text import printable, width
 
 
@@ -25,7 +25,7 @@ def frames(run, title=""):
 
     Raises InputError if no record has any.
     """
-    return Frames(records_of(run), title)
+    return Frames(records_of(run, "frames"), title)
 
 
 class Frames:
@@ -33,7 +33,7 @@ class Frames:
     "rows" (R names), "columns" (C names) and "weights" (R, C); `losses` {step: validation loss}."""
 
     def __init__(self, records, title=""):
-        found = {record["step"]: _sound(record["looks"]) for record in records
+        found = {step_of(record, "frames"): _sound(record["looks"]) for record in records
                  if isinstance(record.get("looks"), list) and "step" in record}
         found = {step: looks for step, looks in sorted(found.items()) if any(looks)}
         if not found:
@@ -48,8 +48,10 @@ class Frames:
     def figure(self, look=0, count=8, path=None):
         """Small multiples: the map number `look` of up to `count` steps, the first and the last among them. Returns the
         Figure; path also writes it as .svg, .pdf or .png."""
-        if count < 2:
+        if not isinstance(count, int) or count < 2:
             raise InputError(f"frames: expected at least 2 frames, the first and the last, got {count}")
+        if not isinstance(look, int):
+            raise InputError(f"frames: expected the number of a map, counted from 0, got {look!r}")
         have = [i for i, looks in enumerate(self.looks) if 0 <= look < len(looks) and looks[look]]
         if not have:
             raise InputError(f"frames: expected the number of a map, 1 to {max(map(len, self.looks))}, got {look + 1}")
@@ -116,7 +118,8 @@ def _sound_one(one):
         return None
     place = one.get("place")
     return {"title": _title(str(one.get("title", "")), place if isinstance(place, dict) else {}),
-            "rows": list(map(str, rows)), "columns": list(map(str, columns)), "weights": weights}
+            "rows": list(map(str, rows)), "columns": list(map(str, columns)),
+            "weights": [list(map(number, row)) for row in weights]}
 
 
 def _title(title, place):

@@ -74,7 +74,7 @@ def cell_text(x):
         return f"{digits.removesuffix('.0')}e{int(power)}"
     if x == 0:
         return "0"  # no "-0"
-    return f"{x:.2g}" if abs(x) < 0.1 else f"{x:.0f}" if 1e3 <= abs(x) < 1e5 else number_text(x)
+    return f"{x:.2g}" if abs(x) < 0.1 else f"{x:.0f}" if 999.5 <= abs(x) < 1e5 else number_text(x)
 
 
 def _tint(x, largest, coloured):

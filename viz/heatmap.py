@@ -12,7 +12,7 @@ import numpy as np
 from tinyattn.errors import InputError
 from tinyattn.models.system import said
 
-from .plot import figure, kind_of, literally, quiet, save
+from .plot import figure, kind_of, literally, numbers, quiet, save
 from .text import printable, width
 
 MOST = 200        # tokens on a side; more would be a smear
@@ -89,8 +89,8 @@ def _checked_all(maps):
 
 def checked(who, weights, rows, columns, title="", gold=(), place=None):
     """A Map, or InputError that begins with `who`."""
-    who += f" ({title})" if title else ""
-    weights = np.asarray(weights.numpy() if hasattr(weights, "numpy") else weights)
+    who += f" ({printable(', '.join(title.splitlines()), 80)})" if title else ""
+    weights = numbers(who, weights)
     rows, columns = [token_text(t) for t in rows], [token_text(t) for t in columns]
     if weights.shape != (len(rows), len(columns)):
         raise InputError(f"{who}: expected weights of shape ({len(rows)} rows, {len(columns)} columns), one "

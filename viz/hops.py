@@ -7,7 +7,7 @@ import numpy as np
 from tinyattn.errors import InputError
 
 from .heatmap import Scale, checked
-from .plot import figure, kind_of, literally, quiet, save
+from .plot import figure, kind_of, literally, numbers, quiet, save
 from .text import printable, width
 
 MOST = 60                     # sentences on a page
@@ -30,7 +30,8 @@ def hops(weights, sentences, title="", path=None, *, gold=(), names=None, scale=
     if path is not None:
         kind_of(path)
     sentences = [" ".join(map(str, s)) if isinstance(s, (list, tuple)) else str(s) for s in sentences]
-    count = np.shape(weights)[0] if np.ndim(weights) == 2 else 0
+    weights = numbers("hops", weights)
+    count = len(weights) if weights.ndim == 2 else 0
     names = [printable(n, 20) for n in (names or [f"hop {i + 1}" for i in range(count)])]
     one = checked("hops", weights, names, sentences)
     if len(sentences) > MOST:

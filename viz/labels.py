@@ -2,6 +2,7 @@
 
 Everything here is text and numbers; how it looks is decided in `dot.py`.
 """
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -131,7 +132,10 @@ def shown_output(step, used):
 
 
 def number_text(x):
-    return str(x) if isinstance(x, (bool, int)) else f"{x:.3g}"
+    """A number in a formula: three digits of a float, all of one that is whole."""
+    if isinstance(x, (bool, int)) or math.isfinite(x) and x == int(x) and 0 < abs(x) < 1e7:
+        return str(x if isinstance(x, bool) else int(x))
+    return f"{x:.3g}"
 
 
 def shape_text(shape):

@@ -8,7 +8,7 @@ import numpy as np
 from tinyattn.errors import InputError
 
 from .heatmap import beside, checked
-from .plot import figure, kind_of, literally, save
+from .plot import figure, kind_of, literally, numbers, save
 from .text import printable, width
 
 MOST = 60                   # tokens on a side
@@ -65,7 +65,7 @@ def _maps(weights, left, right, names, gold, least):
     """The pictures as checked maps, one a head."""
     if not 0 <= least < 1:
         raise InputError(f"lines: expected `least` from 0 up to 1, got {least}")
-    weights = np.asarray(weights.numpy() if hasattr(weights, "numpy") else weights)
+    weights = numbers("lines", weights)
     several = weights.ndim == 3
     names = [f"head {h + 1}" for h in range(len(weights))] if several and names is None else list(names or [""])
     each = list(weights) if several else [weights]

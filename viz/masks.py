@@ -12,7 +12,7 @@ from tinyattn.errors import InputError
 
 from .heatmap import beside, token_text
 from .matrix import FORBIDDEN, edges
-from .plot import figure, kind_of, literally, save
+from .plot import figure, kind_of, literally, numbers, save
 from .text import printable, width
 
 MEANS = "True = may be attended to"
@@ -88,9 +88,11 @@ def _shape(allowed):
 
 def _own(name, given, rows, columns):
     """The same for a mask of the caller's."""
-    allowed = np.asarray(given.numpy() if hasattr(given, "numpy") else given)
+    name = str(name)
+    who = f"masks: {printable(', '.join(name.splitlines()), 60)}"
+    allowed = numbers(who, given)
     if allowed.dtype.kind != "b" or allowed.ndim not in (2, 3):
-        raise InputError(f"masks: {name}: expected a mask of bools (T, S), (B, 1, S) or (B, T, S), {MEANS}, got "
+        raise InputError(f"{who}: expected a mask of bools (T, S), (B, 1, S) or (B, T, S), {MEANS}, got "
                          f"{allowed.dtype} of shape {allowed.shape}")
     letter = "q"
     if allowed.ndim == 3:
@@ -100,7 +102,7 @@ def _own(name, given, rows, columns):
     rows = [f"{letter}{t + 1}" for t in range(T)] if rows is None else [token_text(t) for t in rows]
     columns = [f"k{s + 1}" for s in range(S)] if columns is None else [token_text(t) for t in columns]
     if (len(rows), len(columns)) != (T, S):
-        raise InputError(f"masks: {name}: expected {T} names of queries and {S} of keys, got {len(rows)} and "
+        raise InputError(f"{who}: expected {T} names of queries and {S} of keys, got {len(rows)} and "
                          f"{len(columns)}")
     return "\n".join(printable(line, 60) for line in name.split("\n")), allowed, rows, columns
 

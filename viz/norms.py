@@ -6,7 +6,7 @@ import numpy as np
 from tinyattn.errors import InputError
 
 from .plot import COLOURS, MARKS, bare, figure, kind_of, literally, plain_log, quiet, save, short
-from .series import number, records_of
+from .series import number, records_of, step_of
 from .text import printable, width
 
 LINES = 7  # more layers than this are rows of a map
@@ -28,7 +28,7 @@ def norms(run, path=None, title=""):
     """
     if path is not None:
         kind_of(path)
-    table = _table(records_of(run))
+    table = _table(records_of(run, "norms"))
     if not table:
         raise InputError("norms: expected records with the norms of gradients by layer, found none; runs that were "
                          "trained before those were noted have to be trained again")
@@ -48,7 +48,7 @@ def _table(records):
         for layer, value in given.items() if isinstance(given, dict) and "step" in record else ():
             value = number(value)
             if value is not None and value >= 0:
-                table.setdefault(str(layer), {})[record["step"]] = value
+                table.setdefault(str(layer), {})[step_of(record, "norms")] = value
     depth = max((layer.count(".") for layer in table), default=0)
     while len(table) > ROWS and depth:
         joined = {}

@@ -16,6 +16,8 @@ from html import escape
 from tinyattn import checkpoint
 from tinyattn.errors import InputError
 
+from .text import printable
+
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 STYLE = """
 :root { --ink: #222; --pale: #555; --line: #ddd; --blue: #0072B2; --orange: #D55E00; --paper: #fff; }
@@ -61,13 +63,16 @@ def inline(svg, key=None):
     """
     svg = svg[svg.index("<svg"):]
     prefix = f"g{zlib.crc32((svg if key is None else str(key)).encode('utf-8', 'surrogatepass')):08x}-"
-    ids = set(re.findall(r'\sid="([^"]+)"', svg))
-    svg = re.sub(r'(\sid=")([^"]+")', rf"\g<1>{prefix}\g<2>", svg)
+    ids = set(re.findall(r'<[^<>]*\sid="([^"]+)"', svg))
 
     def pointed(found):
         return found.group(1) + (prefix if found.group(2) in ids else "") + found.group(2)
 
-    return re.sub(r'((?:url\(|href="|aria-labelledby="|aria-describedby=")#?)([^")]+)(?=["\)])', pointed, svg)
+    def renamed(tag):  # within tags alone: a token may be ` id="x"` itself
+        tag = re.sub(r'(\sid=")([^"]+)', rf"\g<1>{prefix}\g<2>", tag[0])
+        return re.sub(r'((?:url\(|href="|aria-labelledby="|aria-describedby=")#?)([^")]+)(?=["\)])', pointed, tag)
+
+    return re.sub("<[^<>]*>", renamed, svg)
 
 
 def math(tex, block=False):
@@ -80,9 +85,12 @@ def math(tex, block=False):
 
 
 def write(path, data, who):
-    """Write text or bytes to a file, whole or not at all. InputError, beginning with `who`, if that cannot be."""
+    """Write text or bytes to a file, whole or not at all. InputError, beginning with `who`, if that cannot be. Single
+    surrogates, which are no characters, become U+FFFD."""
     try:
-        checkpoint.write(path, data)
+        checkpoint.write(path, re.sub("[\ud800-\udfff]", "\ufffd", data) if isinstance(data, str) else data)
     except OSError as error:
-        raise InputError(f"{who}: cannot write {path}: {error.strerror or error}") from None
+        raise InputError(f"{who}: cannot write {printable(path, 400)}: {error.strerror or error}") from None
+    except ValueError:  # a NUL, or what the file system cannot encode
+        raise InputError(f"{who}: cannot write {printable(path, 400)}: no file can have this name") from None
     return path

@@ -53,8 +53,8 @@ def _is_on(node, strong, leaves):
 def find(program, name):
     """(ids of leaves, numbers of instructions) that `name` means: values, else ops, else boxes."""
     producer = _producers(program)
-    values = [v for v in program.values if v.name == name] or \
-        [v for v in program.values if v.name.endswith(f".{name}")]
+    values = [v for v in program.values if v.name and v.name == name] or \
+        [v for v in program.values if name and v.name.endswith(f".{name}")]
     if not values and name == "output":
         values = [program.values[i] for i in program.outputs]
     if values:
@@ -66,7 +66,7 @@ def find(program, name):
         steps = {i for i, step in enumerate(program.instructions) if place_in(path_of(step), parts) is not None}
     if not steps:
         raise InputError("graph: expected a path between names of leaves, values, ops or boxes, got "
-                         f"{printable(name)}; there are {known(program)}")
+                         f"{printable(name) or 'an empty one'}; there are {known(program)}")
     return set(), steps
 
 

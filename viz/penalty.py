@@ -9,6 +9,7 @@ from tinyattn.tensor import Tensor
 from .heatmap import checked
 from .matrix import bar, matrix
 from .plot import figure, kind_of, literally, save
+from .plot import numbers as array_of
 from .text import printable, width
 
 MOST_ROWS, MOST = 30, 60   # rows and tokens of A
@@ -24,7 +25,7 @@ def penalty(weights, path=None, title="", *, tokens=None, names=None):
     """
     if path is not None:
         kind_of(path)
-    a = np.asarray(weights.numpy() if hasattr(weights, "numpy") else weights)
+    a = array_of("penalty", weights)
     R, T = a.shape if a.ndim == 2 else (0, 0)
     tokens = [f"token {t + 1}" for t in range(T)] if tokens is None else tokens
     one = checked("penalty", a, [f"hop {r + 1}" for r in range(R)] if names is None else names, tokens)

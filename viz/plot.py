@@ -2,10 +2,13 @@
 
 matplotlib is the extra `tinyattn[plot]`; it is imported by the functions that need it and not before.
 """
+import collections
 import functools
 import io
 import itertools
 import logging
+import os
+import re
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,8 +55,25 @@ def _svg_of(fig):
     return shown(save_bytes(fig, "svg").decode("utf-8"))
 
 
+def numbers(who, given):
+    """A Tensor, array or nested list as an array. InputError, that begins with `who`, for lists of unequal lengths and
+    for finite numbers beyond 1e30, of which there are no sums or squares to be drawn."""
+    import numpy as np
+    try:
+        array = np.asarray(given.numpy() if hasattr(given, "numpy") else given)
+    except ValueError:
+        raise InputError(f"{who}: expected an array of numbers, got lists of unequal lengths") from None
+    if array.dtype.kind == "f" and array.size:
+        largest = float(np.abs(array[np.isfinite(array)]).max(initial=0))
+        if largest > 1e30:
+            raise InputError(f"{who}: expected numbers up to 1e30, got {largest:.3g}")
+    return array
+
+
 def kind_of(path):
     """The suffix of a picture's file name, checked: "svg", "pdf" or "png"."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"picture: expected a file name, got {path!r}")
     kind = Path(path).suffix[1:].lower()
     if kind not in KINDS:
         raise InputError(f"picture: expected a file name that ends in .svg, .pdf or .png, got {Path(path).name!r}")
@@ -61,14 +81,10 @@ def kind_of(path):
 
 
 def save(fig, path):
-    """Write `fig` to `path`, by its suffix."""
-    if path is None:
-        return
-    data = save_bytes(fig, kind_of(path))
-    try:
-        Path(path).write_bytes(data)
-    except OSError as error:
-        raise InputError(f"picture: cannot write {path}: {error.strerror or error}") from None
+    """Write `fig` to `path`, by its suffix, whole or not at all."""
+    from .page import write
+    if path is not None:
+        write(path, save_bytes(fig, kind_of(path)), "picture")
 
 
 def save_bytes(fig, kind, tight=True):
@@ -80,7 +96,19 @@ def save_bytes(fig, kind, tight=True):
     with matplotlib.rc_context(settings), quiet():
         page = {"bbox_inches": "tight", "pad_inches": 0.1} if tight else {}
         fig.savefig(out, format=kind, dpi=160, metadata=_METADATA[kind], **page)
-    return out.getvalue()
+    return _once(out.getvalue()) if kind == "svg" else out.getvalue()
+
+
+def _once(svg):
+    """The bytes of an SVG with each id once: matplotlib names an image by its pixels, and two may be equal. What points
+    to such an id finds the first of them."""
+    count = collections.Counter()
+
+    def named(found):
+        count[found[2]] += 1
+        more = b"" if count[found[2]] == 1 else f"-{count[found[2]]}".encode()
+        return found[1] + found[2] + more + b'"'
+    return re.sub(rb'(<[^<>]*\sid=")([^"<>]*)"', named, svg)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from tinyattn.errors import InputError
 
 from .matrix import bar, matrix
 from .panels import matrices
-from .plot import COLOURS, MARKS, bare, figure, kind_of, literally, save
+from .plot import COLOURS, MARKS, bare, figure, kind_of, literally, numbers, save
 from .text import printable
 
 LAYOUTS = {"sinusoid": ("interleaved", "halves", "tensor2tensor"), "rope": ("interleaved", "halves"),
@@ -67,7 +67,7 @@ def _sizes(kind, length, width):
 def _checked_table(table):
     if table is None:
         raise InputError("positions: learned positions have no values before they are trained; give table=, (N, D)")
-    table = np.asarray(table.numpy() if hasattr(table, "numpy") else table)
+    table = numbers("positions", table)
     if table.ndim != 2 or not table.size or table.dtype.kind not in "fiu" or not np.isfinite(table).all():
         raise InputError(f"positions: expected a table (N, D) of finite numbers, got {table.dtype} of shape "
                          f"{table.shape}")

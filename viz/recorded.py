@@ -49,6 +49,11 @@ def _tensors(outputs):
             raise InputError(f"graph: expected a Tensor, a list of Tensors or a Program, got {type(t).__name__}")
     if not outputs:
         raise InputError("graph: expected at least one Tensor, got an empty list")
+    try:
+        _in_order(outputs)
+    except RuntimeError:
+        raise InputError("graph: nothing is left to draw: backward(free_graph=True) has freed the graph; draw before "
+                         "it") from None
     return outputs
 
 
@@ -57,6 +62,9 @@ def _named(names):
     """Tensors carry their name from `names` while the Program is made."""
     names = dict(names.named_parameters()) if hasattr(names, "named_parameters") else dict(names or {})
     names = {name: t for name, t in names.items() if isinstance(t, Tensor)}
+    for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"graph: expected the names of Tensors to be text, got {name!r}")
     before = [(t, t.name) for t in names.values()]
     try:
         for name, t in names.items():
@@ -145,7 +153,9 @@ def _held(t, values, slope, asked):
 
 def _slopes(top, wanted):
     """{value id: the gradient of `top` there}, for the values that are on a way to it."""
-    _check_scalar([top] if top is not None else [], "gradients are of")
+    if top is None:
+        raise InputError("graph: gradients are of one Tensor of one element, such as a loss; got several Tensors")
+    _check_scalar([top], "gradients are of")
     below = {(id(t) if t.op is None else (t.op, t.index)) for op in _in_order([top]) for t in op.inputs
              if t is not None}
     below.add((top.op, top.index))

@@ -20,7 +20,7 @@ from tinyattn.errors import InputError
 
 from .fit import fitted
 
-PICTURES = ("svg", "pdf", "png")
+PICTURES = {"svg": b"<svg", "pdf": b"%PDF-", "png": b"\x89PNG"}  # what is in the head of each
 ADVICE = "to draw it: pip install graphviz-pure (or tinyattn[plot], or your system's graphviz package)"
 
 # pygraphviz in a process of its own, with the options of `dot`: so it can be stopped, and takes nothing down with it
@@ -48,6 +48,8 @@ def render(dot, kind, timeout=30.0):
     for name, draw in _programs():
         try:
             picture = draw(dot, kind, timeout)
+            if PICTURES[kind] not in picture[:2000]:
+                raise ValueError(f"what it gave is no {kind}")
             return fitted(picture.decode("utf-8")).encode("utf-8") if kind == "svg" else picture
         except subprocess.TimeoutExpired:
             problems.append(f"{name} took longer than {timeout:g} s (fold more: a smaller depth, or fewer nodes)")

@@ -42,7 +42,11 @@ class Run:
 
     def __init__(self, folder, attention=None):
         self.folder, self.attention = Path(folder), attention
-        self.config = Config.from_json(_json(self.folder / "config.json", True))
+        try:
+            self.config = Config.from_json(_json(self.folder / "config.json", True))
+        except InputError as problem:
+            here = str(self.folder)
+            raise problem if here in str(problem) else InputError(f"{here}: {problem}") from None
         self.log = checkpoint.read_log(folder)
         self.metrics = _json(self.folder / "metrics.json", False)
         self._system = None
@@ -67,7 +71,7 @@ class Run:
     def kind(self):
         """{setting: value} of all that runs of one group have in common: all but the seed and what is only watched."""
         config = self.config.to_json()
-        files = [f"{_last(path)} {digest[:6]}" for path, digest in config["digests"].items()]
+        files = [f"{_last(path)} {str(digest)[:6]}" for path, digest in config["digests"].items()]
         rest = {k: v for k, v in config.items() if k not in (*_NOT_SHOWN, *_QUIET)}
         options = {k: _last(v) if k == "attention" else v for k, v in config["options"].items()}
         return {"system": config["system"], **options, **rest, "data": ", ".join(files) or "built in"}

@@ -1,26 +1,40 @@
 """Numbers by step, out of the logs of runs: points, running means, the spread of runs that differ in the seed."""
 import math
+import numbers
 
 from tinyattn.errors import InputError
 
+from .text import printable
+
 MANY = 60  # more points than this get a running mean
+MOST = 1e100  # of a number that is drawn; squares of it, and quotients, are still numbers
 
 
-def records_of(given):
-    """The records of a log, of a `History` or of a `viz.Run`, as a list of dictionaries."""
+def records_of(given, who):
+    """The records of a log, of a `History` or of a `viz.Run`, as a list of dictionaries. InputError, that begins with
+    `who`, for anything else."""
     if hasattr(given, "records"):
         given = given.records()
+    if not isinstance(given, (list, tuple)) or not all(isinstance(record, dict) for record in given):
+        raise InputError(f"{who}: expected the records of a log, a list of tables such as {{'step': 1, 'loss': 2.3}}, "
+                         f"got {printable(repr(given), 80)}")
     return list(given)
 
 
 def number(value):
-    """`value` as a finite float, or None for anything else: a log may hold what somebody else wrote."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    """`value` as a float, or None for what cannot be drawn: nan, inf, a text, a number beyond 1e100, for a log may hold
+    what somebody else wrote. Less than 1e-100 is 0."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not abs(value) <= MOST:
         return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:  # a whole number beyond float64
-        return None
+    return float(value) if abs(value) >= 1 / MOST else 0.0
+
+
+def step_of(record, who):
+    """The step of a record, or InputError for one that no axis can show."""
+    step = record["step"]
+    if number(step) is None or not 0 <= step <= 2 ** 53:
+        raise InputError(f"{who}: expected steps to be numbers from 0 to 2^53, got {printable(repr(step), 60)}")
+    return step
 
 
 def points(label, records, key, who="curves"):
@@ -31,8 +45,8 @@ def points(label, records, key, who="curves"):
         if value is None:
             continue
         if record.get("step") is None:
-            raise InputError(f"{who}: {label}: a record has {key!r} but no 'step'")
-        found[record["step"]] = value
+            raise InputError(f"{who}: {printable(label, 60)}: a record has {key!r} but no 'step'")
+        found[step_of(record, f"{who}: {printable(label, 60)}")] = value
     return sorted(found.items())
 
 

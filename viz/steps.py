@@ -19,6 +19,7 @@ from .steps_marks import svg_of
 from .steps_page import PAGE_STYLE, SCRIPT, STYLE, section
 from .steps_record import Recording
 from .steps_walk import EXPLAINED, finish, too_early, topological
+from .text import printable
 
 ORDERS = ("topological", "wrong")
 
@@ -120,8 +121,8 @@ class Steps:
     def why(self, order):
         """What is to be said of an order, in a line or two."""
         if order == "topological":
-            return ("Topological order: a node is visited once every part of its gradient has arrived. "
-                    "Keys: ← → Home End, space.")
+            return ("Topological order: a node is visited after all nodes that use it, when every part of its gradient "
+                    "has arrived. Keys: ← → Home End, space.")
         last = self.walks["wrong"].frames[-1].numbers
         said = f"Wrong order: {EXPLAINED}. "
         if not last["wrong"]:
@@ -136,24 +137,32 @@ def steps(output, names=None, order="topological", title="Backpropagation step b
     order    "topological": each node once its gradient is complete, as the engine does it. "wrong": each node as
              soon as any gradient arrives, and only once. A page holds both, and begins with this one
     labels   {name of a value: (texts for its rows, texts for its columns)}, either None: tokens, for instance
-    Raises InputError if nothing was recorded, for more than one element, or above 60 nodes.
+    Raises InputError if nothing was recorded, for more than one element, above 60 nodes, or where the engine itself
+    finds no gradient.
     """
     if order not in ORDERS:
         raise InputError(f"steps: expected the order {' or '.join(map(repr, ORDERS))}, got {order!r}")
     recording = Recording(output, names)
-    return Steps(recording, order, title, _checked(recording, labels or {}))
+    return Steps(recording, order, str(title), _checked(recording, labels or {}))
 
 
 def _checked(recording, labels):
     """Labels of values that are there, as many as rows and columns; anything else is an InputError."""
-    shapes = {name: array.shape for n in recording.nodes for name, array in zip(n.names, n.values, strict=True)}
-    for name, (rows, columns) in labels.items():
+    shapes, found = {n: a.shape for node in recording.nodes for n, a in zip(node.names, node.values, strict=True)}, {}
+    try:
+        pairs = [(name, tuple(None if t is None else [printable(x, 12) for x in t] for t in pair))
+                 for name, pair in labels.items()]
+    except (TypeError, AttributeError):
+        raise InputError("steps: labels: expected {name: (texts for its rows, texts for its columns)}, got "
+                         f"{printable(repr(labels), 60)}") from None
+    for name, pair in pairs:
         shape = shapes.get(name)
-        if shape is None or len(shape) != 2 or any(
-                t is not None and len(t) != n for t, n in zip((rows, columns), shape, strict=True)):
+        if shape is None or len(shape) != 2 or len(pair) != 2 or any(
+                t is not None and len(t) != n for t, n in zip(pair, shape, strict=True)):
             raise InputError(f"steps: labels of {name!r}: expected one text for each row and column of a matrix, got "
-                             f"{len(rows or ())} and {len(columns or ())} for shape {shape}")
-    return labels
+                             f"{' and '.join(str(len(t or ())) for t in pair)} for shape {shape}")
+        found[name] = pair
+    return found
 
 
 def _svg(inner, more):

@@ -2,6 +2,8 @@
 
 A slide is a list of groups of marks, see steps_marks. Most groups are the same in many frames: a page keeps each once.
 """
+from itertools import product
+
 from .steps_formula import number
 from .steps_layout import layout
 from .steps_marks import BLUE, GREY, INK, LINE, ORANGE, PALE, ROOM, grid, grid_size, measure, moved
@@ -11,6 +13,7 @@ WIDTH, HEIGHT = 1280, 720
 PICTURE = (20, 72, 848, 632)   # x, y, width, height of the graph's part
 PANEL = (892, 66, 372, 638)
 FONT = "Helvetica, Arial, 'DejaVu Sans', sans-serif"
+SMALL = 16                     # letters of the words in a box, before it is scaled
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -35,31 +38,29 @@ class Picture:
         """(scale, across, Layout) of the layout that is drawn largest; unbroken and wide ones if that costs little."""
         _, _, w, h = PICTURE
         ends, best = [(s, t) for s, t, _, _ in self.edges], (0.0,)
-        for pieces in (1, 2, 3):
-            for across in (False, True):
-                for between in (64.0, 38.0):
-                    plan = layout(self.sizes, ends, across, pieces, between=between)
-                    scale = min(w / plan.width, h / plan.height, 1.5)
-                    worth = scale * 0.9 ** pieces * (1.0 if between > 50 else 0.9)
-                    best = max(best, (worth, scale, across, plan), key=lambda way: way[0])
+        for pieces, across, between, late in product((1, 2, 3), (False, True), (64.0, 38.0), (False, True)):
+            plan = layout(self.sizes, ends, across, pieces, between=between, late=late)
+            scale = min(w / plan.width, h / plan.height, 1.5)
+            worth = scale * 0.9 ** pieces * (1.0 if between > 50 else 0.9)
+            best = max(best, (worth, scale, across, plan), key=lambda way: way[0])
         return best[1:]
 
     def _size(self, node):
         inner = max(self._strip(node, i)[0] for i in range(len(node.values)))
         tall = sum(self._strip(node, i)[1] for i in range(len(node.values)))
-        return max(inner, measure(self._title(node), 17, True) + 6) + 14, tall + 32
+        return max(inner, measure(self._title(node), 18, True) + 4) + 14, tall + 32
 
     def _strip(self, node, i):
         """(width, height) of one output: value and gradient side by side, headed."""
         w, h = grid_size(node.values[i], self.room)
         rows, columns = self.labels.get(node.names[i], (None, None))
-        left = max([measure(t, 13) + 5 for t in rows or ()], default=0)
+        left = max([measure(t, SMALL) + 5 for t in rows or ()], default=0)
         both = w if node.kind == "constant" else w + 10 + self._grad_width(node, w)
-        return both + left, h + 18 + (15 if columns else 0) + (14 if len(node.values) > 1 else 0)
+        return both + left, h + 20 + (17 if columns else 0) + (17 if len(node.values) > 1 else 0)
 
     def _grad_width(self, node, w):
         """A count of parts stands above a gradient that is a sum: "grad 1 of 2"."""
-        return max(w, measure("grad 9 of 9", 13, True)) if self.graph.uses[node.id] > 1 else w
+        return max(w, measure("grad 9 of 9", SMALL, True)) if self.graph.uses[node.id] > 1 else w
 
     def _title(self, node):
         if node.kind != "op":
@@ -76,7 +77,7 @@ class Picture:
                 alive = edge[0] in frame.computed and edge[1] in frame.computed
                 quiet += self._edge(line, LINE if alive else "#CCCCCC", 1.6)
             else:
-                loud += self._edge(line[::-1], ORANGE, 3.5, number(array.item()) if array.size == 1 else "part")
+                loud += self._edge(line[::-1], ORANGE, 3.5, _carried(frame, edge[3], array))
         boxes = [self._placed(self._box(n, frame), n) for n in self.graph.nodes]
         return [self._moved(quiet), *boxes, self._moved(loud)]
 
@@ -91,7 +92,7 @@ class Picture:
         if node.kind == "leaf":
             marks.insert(0, ("box", -4, -4, w + 8, h + 8, "#FFFFFF", PALE, 1, ""))  # a double frame: a leaf
         title = self._title(node) + (" ✓" if back and node.id in frame.done else "")
-        marks.append(("text", w / 2, 15, title, 17, INK if seen else GREY, "middle", True))
+        marks.append(("text", w / 2, 15, title, 18, INK if seen else GREY, "middle", True))
         y = 29
         for i in range(len(node.values)):
             wide, tall = self._strip(node, i)
@@ -104,11 +105,11 @@ class Picture:
         w, h = grid_size(array, self.room)
         marks, (rows, columns) = [], self.labels.get(node.names[i], (None, None))
         if len(node.values) > 1:
-            marks.append(("text", x, y + 6, node.names[i], 12, INK, "start", True))
-            y += 14
-        left = max([measure(t, 13) + 5 for t in rows or ()], default=0)
-        top = 15 if columns else 0
-        marks += [("text", x + left - 5, y + 16 + top + (r + 0.5) * h / len(rows), t, 13, GREY, "end", False)
+            marks.append(("text", x, y + 8, node.names[i], SMALL, INK, "start", True))
+            y += 17
+        left = max([measure(t, SMALL) + 5 for t in rows or ()], default=0)
+        top = 18 + (17 if columns else 0)
+        marks += [("text", x + left - 5, y + top + (r + 0.5) * h / len(rows), t, SMALL, GREY, "end", False)
                   for r, t in enumerate(rows or ())]
         fields = [("value", array if seen else None, INK)]
         if node.kind != "constant":
@@ -120,13 +121,13 @@ class Picture:
         x += left
         for head, numbers, colour in fields:
             x += (self._grad_width(node, w) - w) / 2 if head != "value" else 0
-            marks.append(("text", x + w / 2, y + 7, head, 13, GREY if head == "value" else colour, "middle",
+            marks.append(("text", x + w / 2, y + 8, head, SMALL, GREY if head == "value" else colour, "middle",
                           colour == ORANGE))
-            marks += [("text", x + (c + 0.5) * w / len(columns), y + 23, t, 13, GREY, "middle", False)
+            marks += [("text", x + (c + 0.5) * w / len(columns), y + 26, t, SMALL, GREY, "middle", False)
                       for c, t in enumerate(columns or ())]
-            marks += grid(x, y + 16 + top, array, numbers, self.room, large=True)
+            marks += grid(x, y + top, array, numbers, self.room, large=True)
             if numbers is None and head != "value":
-                marks.append(("text", x + w / 2, y + 16 + top + h / 2, "–", 15, GREY, "middle", False))
+                marks.append(("text", x + w / 2, y + top + h / 2, "–", SMALL, GREY, "middle", False))
             x += w + 10
         return marks
 
@@ -172,9 +173,9 @@ class Picture:
         marks = [("line", curve, colour, thick, ""), ("area", [end, *sides], colour)]
         if label:
             x, y = (sum(p[i] * share for p, share in zip(curve[-4:], (1, 3, 3, 1), strict=True)) / 8 for i in (0, 1))
-            w = measure(label, 14, True) + 8
-            marks += [("box", x - w / 2, y - 10, w, 20, "#FFFFFF", ORANGE, 1.2, ""),
-                      ("text", x, y, label, 14, ORANGE, "middle", True)]
+            w = measure(label, 16, True) + 8
+            marks += [("box", x - w / 2, y - 11, w, 22, "#FFFFFF", ORANGE, 1.2, ""),
+                      ("text", x, y, label, 16, ORANGE, "middle", True)]
         return marks
 
     def _placed(self, marks, node):
@@ -183,6 +184,15 @@ class Picture:
 
     def _moved(self, marks):
         return moved(marks, *self.origin, self.scale)
+
+
+def _carried(frame, slot, array):
+    """What an edge carries, in a few letters: its number, or the rule that made it: "g vᵀ", "sum(g)"."""
+    if array.size == 1:
+        return number(array.item())
+    said = next(s for s in frame.numbers["sent"] if s["slot"] == slot)
+    rule = said["rule"] if said["rule_gives"].shape == array.shape or not said["rule"] else f"sum({said['rule']})"
+    return rule if 0 < len(rule) <= 12 else "part"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

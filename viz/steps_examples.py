@@ -51,18 +51,16 @@ def attention():
 
 
 def gru():
-    """a GRU step of width 2: r acts after the product, z keeps the old state (PyTorch's GRU)"""
-    values = _numbers(x=[[1.0, -0.5]], h0=[[0.5, -1.0]], Wr=[[0.4, -0.2], [0.1, 0.3]], Ur=[[0.2, 0.5], [-0.3, 0.1]],
-                      Wz=[[-0.1, 0.6], [0.3, 0.2]], Uz=[[0.5, -0.4], [0.2, 0.1]], Wn=[[0.7, 0.1], [-0.6, 0.4]],
-                      Un=[[-0.2, 0.3], [0.8, 0.5]])
+    """a GRU step of width 1, number by number: r acts after the product, z keeps the old state (PyTorch's GRU)"""
+    values = _numbers(x=1.5, h0=-1.0, wr=0.4, ur=-0.8, wz=0.6, uz=0.5, wn=0.7, un=-0.6)
     x, h0, wr, ur, wz, uz, wn, un = values.values()
-    xr, hr = x @ wr, h0 @ ur
+    xr, hr = wr * x, ur * h0
     ar = xr + hr
     r = ar.sigmoid()                                            # reset gate
-    xz, hz = x @ wz, h0 @ uz
+    xz, hz = wz * x, uz * h0
     az = xz + hz
     z = az.sigmoid()                                            # update gate: how much of the old state is kept
-    xn, hn = x @ wn, h0 @ un
+    xn, hn = wn * x, un * h0
     rh = r * hn
     an = xn + rh
     n = an.tanh()                                               # the proposed state
@@ -70,8 +68,8 @@ def gru():
     m = 1 - z
     take = m * n
     h1 = keep + take
-    return h1.sum(), {**values, "xr": xr, "hr": hr, "ar": ar, "r": r, "xz": xz, "hz": hz, "az": az, "z": z, "xn": xn,
-                      "hn": hn, "rh": rh, "an": an, "n": n, "keep": keep, "m": m, "take": take, "h1": h1}
+    return h1, {**values, "xr": xr, "hr": hr, "ar": ar, "r": r, "xz": xz, "hz": hz, "az": az, "z": z, "xn": xn,
+                "hn": hn, "rh": rh, "an": an, "n": n, "keep": keep, "m": m, "take": take, "h1": h1}
 
 
 def two_layer():

@@ -1,7 +1,7 @@
 """Where the boxes of a small graph stand: layers by longest path, order by barycentre, places by least squares.
 
-Sugiyama, Tagawa and Toda (1981) in short. 1. A box stands one layer after the last of its inputs; a leaf just before
-its first use. 2. An edge over several layers gets a bend in each. 3. Within the layers the boxes are ordered by the
+Sugiyama, Tagawa and Toda (1981) in short. 1. A box stands one layer after the last of its inputs, or as late as its
+first use allows; a leaf just before its first use. 2. An edge over several layers gets a bend in each. 3. Within the layers the boxes are ordered by the
 mean place of their neighbours, to and fro, and the order with the fewest crossings is kept. 4. Each box is pulled to
 the mean of its neighbours; boxes that would overlap share the mean of what they want (pool adjacent violators).
 """
@@ -20,15 +20,16 @@ class Layout:
     height: float
 
 
-def layout(sizes, edges, across=False, pieces=1, gap=22.0, between=38.0):
+def layout(sizes, edges, across=False, pieces=1, gap=16.0, between=38.0, late=False):
     """sizes: [(width, height)] of boxes; edges: [(source, target)], without a cycle. Returns a Layout.
 
     across    layers from left to right, in place of from top to bottom
     pieces    how many columns (or rows) the layers are broken into, as a newspaper breaks a long text
     gap       between boxes of a layer; between: from one layer to the next
+    late      boxes stand just before their first use, in place of just after their inputs
     """
     along = [(h, w) if across else (w, h) for w, h in sizes]  # (within the layer, through the layers)
-    layers, chains = _with_bends(_layers(len(sizes), edges), edges)
+    layers, chains = _with_bends(_layers(len(sizes), edges, late), edges)
     width = [w for w, _ in along] + [14.0] * (sum(map(len, layers)) - len(sizes))
     thick = [max([along[i][1] for i in layer if i < len(sizes)], default=0.0) for layer in layers]
     layers = _ordered(layers, *_neighbours(len(width), chains))
@@ -85,15 +86,15 @@ def _blocks(thick, between, pieces):
     return blocks
 
 
-def _layers(count, edges):
-    """The layer of each box: after its inputs; one without inputs just before its first use."""
+def _layers(count, edges, late):
+    """The layer of each box: after its inputs; one without inputs, and if `late` any, just before its first use."""
     below = [[t for s, t in edges if s == i] for i in range(count)]
     above = [[s for s, t in edges if t == i] for i in range(count)]
     layer = [0] * count
     for i in range(count):  # boxes are numbered in topological order
         layer[i] = max([layer[s] + 1 for s in above[i]], default=0)
-    for i in range(count):
-        if not above[i] and below[i]:
+    for i in reversed(range(count)):
+        if below[i] and (late or not above[i]):
             layer[i] = min(layer[t] for t in below[i]) - 1
     first = min(layer, default=0)
     return [n - first for n in layer]

@@ -53,7 +53,7 @@ def grid(x, y, shape_of, array, room=ROOM, large=False):
         size *= min(1.0, (w - 4) / measure(said, size))
         return [("box", x, y, w, h, "#FFFFFF", PALE, 1, ""),
                 ("text", x + w / 2, y + h / 2, said, size, INK, "middle", False)]
-    size = 16 if array.size == 1 else 15 if large else 12.5
+    size = 17 if array.size == 1 else 15 if large else 12.5
     write = shorter if large and array.size > 1 else number
     marks, high = [], max([abs(v) for v in rows.flat if np.isfinite(v)], default=0) or 1
     w, h = w / rows.shape[1], h / rows.shape[0]

@@ -123,7 +123,10 @@ class Recording:
 
     def truth(self):
         """{number of a leaf: its gradient, by the engine's own `grad`; None where none comes}."""
-        found = grad(self.output, [n.tensor for n in self.asked], allow_unused=True)
+        try:
+            found = grad(self.output, [n.tensor for n in self.asked], allow_unused=True)
+        except RuntimeError as error:  # a value was changed in place since, say
+            raise InputError(f"steps: {error}") from None
         return {n.id: None if g is None else g.numpy() for n, g in zip(self.asked, found, strict=True)}
 
     def parts(self, node, g):
@@ -144,7 +147,10 @@ def _filled(total):
 
 def _by_key(names):
     """{id of a leaf, or (op, output): name} from {name: Tensor} or a module."""
-    names = dict(names.named_parameters()) if hasattr(names, "named_parameters") else dict(names or {})
+    try:
+        names = dict(names.named_parameters()) if hasattr(names, "named_parameters") else dict(names or {})
+    except (TypeError, ValueError):
+        raise InputError(f"steps: names: expected {{name: Tensor}} or a module, got {type(names).__name__}") from None
     return {id(t) if t.op is None else (t.op, t.index): name for name, t in names.items() if isinstance(t, Tensor)}
 
 

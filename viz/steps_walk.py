@@ -230,11 +230,22 @@ def finish(walk, truth, right=None):
         fine = [graph.nodes[i].names[0] for i in found if i not in wrong]
         if fine:
             rows.append(["right all the same: " + ", ".join(fine)])
+        rows += [[""], ["# Why?"], *map(list, zip(_reasons(graph, walk)))]
     title = "the gradients of the inputs" if not wrong else "the result is wrong" if right else "the gradients differ"
     walk.frame("backward", -1, title, rows, wrong=[graph.nodes[i].names[0] for i in wrong],
                grads={graph.nodes[i].names[0]: a for i, a in found.items()},
                truth={graph.nodes[i].names[0]: a for i, a in truth.items()})
     return walk
+
+
+def _reasons(graph, walk):
+    """What went wrong at the first node that was visited too early, and how the right order avoids it."""
+    i, arrived, _ = walk.early[0]
+    name, uses = ", ".join(graph.nodes[i].names), graph.uses[i]
+    yield f"{name} is used {uses} times. Its gradient is the sum of {uses} parts, one from each use (chain rule)."
+    yield (f"{name} was visited after {arrived} of them, and passed on that much alone. What came later stayed in "
+           f"{name}: it never reached what {name} was made from.")
+    yield "The right order visits a node only after all nodes that use it: from the output back."
 
 
 def _harmless(graph, walk):

@@ -8,7 +8,7 @@ import numpy as np
 from tinyattn.errors import InputError
 
 from .heatmap import Scale, checked
-from .plot import figure, fonts, kind_of, literally, quiet, save
+from .plot import figure, fonts, kind_of, literally, numbers, quiet, save
 from .text import printable
 
 MOST = 600                   # words on a page
@@ -66,7 +66,7 @@ def _checked(i, part):
     if len(part) not in (2, 3):
         raise InputError(f"tinted: sentence {i}: expected (words, weights) or (words, weights, weight of the "
                          f"sentence), got {len(part)} things")
-    weights = np.asarray(part[1].numpy() if hasattr(part[1], "numpy") else part[1])
+    weights = numbers(f"tinted: sentence {i}", part[1])
     one = checked(f"tinted: sentence {i}", weights[None], ["weight"], list(part[0]))
     whole = None if len(part) == 2 or part[2] is None else float(part[2])
     if whole is not None and not (np.isfinite(whole) and -1e-6 <= whole <= 1 + 1e-6):

@@ -30,11 +30,12 @@ def curves_command(runs, output, what, by, spread, log, smooth, title):
     as `tinyattn compare` leaves."""
     from viz.runs import find_runs
     found = find_runs(runs)
-    _say_remarks(found)
     if what == "layers":
         _layers(found, output, title)
         return
-    found = _with_records(found, what)
+    kept = _with_records(found, what)
+    _say_remarks(found)
+    found = kept
     from viz import curves
     curves(_arranged(found, by), output, title, what=what, spread=spread, log=log, window=smooth)
     out(output)
@@ -46,6 +47,12 @@ def _say_remarks(runs):
             note(f"{run.folder}: {line}")
 
 
+def _odd(run):
+    """What is odd about a run, in brackets, for the end of a refusal; "" where nothing is."""
+    remarks = "; ".join(run.remarks())
+    return f" ({remarks})" if remarks else ""
+
+
 def _layers(found, output, title):
     """The picture of one run's gradient norms."""
     if len(found) > 1:
@@ -55,7 +62,8 @@ def _layers(found, output, title):
     run, = found
     if not any("norms" in record for record in run.log):
         raise InputError(f"{run.folder}: its log has no norms by layer; it was trained before they were noted, or has "
-                         "made no step")
+                         f"made no step{_odd(run)}")
+    _say_remarks(found)
     norms(run, output, title or run.title)
     out(output)
 
@@ -65,7 +73,7 @@ def _with_records(found, what):
     kept = [run for run in found if any(key in record for record in run.log for key in KEYS[what])]
     if not kept:
         folders = ", ".join(str(run.folder) for run in found[:3]) + (", ..." if len(found) > 3 else "")
-        raise InputError(f"curves: nothing to draw, no step in the log of {folders}")
+        raise InputError(f"curves: nothing to draw, no step in the log of {folders}{_odd(found[0])}")
     if what == "loss" and len({run.config.system for run in kept}) > 1:
         systems = sorted({run.config.system for run in kept})
         note(f"these are runs of {' and '.join(systems)}: losses of different systems measure different things")
@@ -104,9 +112,9 @@ def frames_command(run, output, number, count):
     trained with --watch."""
     from viz.run import Run
     path, run = Path(output) if output else Path(run) / "frames.html", Run(run)
-    _say_remarks([run])
     if not any("looks" in record for record in run.log):
-        raise InputError(f"{run.folder}: its log does not say what it looked at; train it with --watch")
+        raise InputError(f"{run.folder}: its log does not say what it looked at; train it with --watch{_odd(run)}")
+    _say_remarks([run])
     run.frames().save(path, number - 1, count)
     out(str(path))
 

@@ -60,7 +60,7 @@ def graph_command(name, output, backward, backward_only, expand, length, depth, 
         drawing = graph(tensor, names=names_of, depth=depth, backward=backward, **look,
                         **({} if depth is not None or backward else {"max_nodes": 60}))
     out(str(drawing.save(Path(output) if output else path)))
-    note(f"{drawing.nodes:,} nodes, {drawing.edges:,} edges")
+    note(f"{drawing.nodes:,} node{'s' * (drawing.nodes != 1)}, {drawing.edges:,} edge{'s' * (drawing.edges != 1)}")
 
 
 def example(kind, name, thing, sample=0, scalar=False, length=None):

@@ -1,5 +1,6 @@
 """The command `exercise`, and what of a learner's own file `check` looks at."""
 import inspect
+import shlex
 from pathlib import Path
 
 import click
@@ -29,12 +30,12 @@ def exercise_command(wanted, output, seed):
     if wanted == ("lab",):
         text = _lab().text(seed)
     else:
-        chosen = list(exercises.table()) if wanted == ("all",) else list(dict.fromkeys(wanted))
+        chosen = list(exercises.table()) if "all" in wanted else list(dict.fromkeys(wanted))
         text = exercises.skeleton([exercises.find(name) for name in chosen])
-    path = Path(output or (f"{wanted[0]}.py" if len(wanted) == 1 and wanted != ("all",) else "exercises.py"))
+    path = Path(output or (f"{wanted[0]}.py" if len(wanted) == 1 and "all" not in wanted else "exercises.py"))
     _write_new(path, text)
     out(str(path))
-    note(f"mark it with: tinyattn check {path}")
+    note(f"mark it with: tinyattn check {shlex.quote(str(path))}")
 
 
 def _lab():

@@ -37,8 +37,20 @@ def steps_command(name, output, kind, order, sample):
         full = name
     else:
         full, walk = _of_package(name, order, sample)
-    out(str(walk.save(Path(output) if output else Path(f"{full}-steps.html"), kind)))
+    path = walk.save(Path(output) if output else Path(f"{full}-steps.html"), kind)
+    out(str(path))
     note(f"{len(walk.frames)} frames of {len(walk.picture.graph.nodes)} nodes")
+    if path.is_dir():
+        _note_others(path, kind, len(walk.frames))
+
+
+def _note_others(folder, kind, count):
+    """Say which frames of the folder are older ones that were not written now: nothing is ever deleted."""
+    older = sorted(p.name for p in folder.glob("frame-*.*") if p.suffix in (".svg", ".pdf", ".png")
+                   and not (p.suffix == f".{kind}" and p.stem[6:].isdigit() and int(p.stem[6:]) <= count))
+    if older:
+        several = f"{older[0]} to {older[-1]} are" if len(older) > 1 else f"{older[0]} is"
+        note(f"{folder}: {several} of an earlier walk; this one has frame-01.{kind} to frame-{count:02}.{kind}")
 
 
 def _of_package(name, order, sample):

@@ -1,7 +1,8 @@
 """The break-it lab: ops whose rules may be wrong. Find the wrong ones, say so, then mend them.
 
-1. Read the ops below, and check them as you like: `gradcheck` of your own calls, on inputs that you choose. The samples
-   that stand beside them are kind: some faults do not show there.
+1. Read the ops below, and check them: `tinyattn check THIS_FILE:Square` compares the rules of one op with finite
+   differences, to second order, on the samples that stand beside it. These are kind: some faults do not show there. So
+   write samples of your own: other shapes, other sizes and signs, rows that differ, places that are taken twice.
 2. Write the names of the wrong ones into FOUND, and run `tinyattn check THIS_FILE`. You are told how many names are
    right and how many are missing, not which.
 3. Mend their rules. Once FOUND is complete each op is checked, to second order, on inputs that show the fault.

@@ -142,7 +142,7 @@ class GRU(Recurrent):
         n = tanh(W_n x + b + r * (U_n h + b'))          reset="after" the product: PyTorch, cuDNN
         n = tanh(W_n x + b + U_n (r * h) + b')          reset="before" it: Cho et al. 2014, Bahdanau et al. 2015
         h' = z * h + (1 - z) * n                        update="keep": z keeps the old state, as PyTorch has it
-        h' = (1 - z) * h + z * n                        update="write": z lets the new in, as Cho and Bahdanau have it
+        h' = (1 - z) * h + z * n                        update="write": z lets the new in, as Chung et al. 2014 and Bahdanau
     """
     gates = 3
 

@@ -47,7 +47,7 @@ class AttentionGRUScan(Scan):
             check(update is None, "no update with mode 'replace', which has no update gate", update)
         else:
             update = "keep" if update is None else update
-            check(update in ("keep", "write"), "update 'keep' (PyTorch) or 'write' (Cho, Bahdanau)", update)
+            check(update in ("keep", "write"), "update 'keep' (PyTorch, Cho) or 'write' (Chung, Bahdanau)", update)
         self.mode, self.reset, self.update, self.reverse = mode, reset, update, reverse
 
     @property

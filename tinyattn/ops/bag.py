@@ -26,7 +26,7 @@ class Bag(Op):
     table (V, D), ids (..., J) integers, share (K, J, D) or None for all 1, kinds (...) integers or None where K = 1.
     Errors: ShapeError, TypeError; IndexError for an id or a kind that is not there.
     """
-    tex = r"\sum_j {share}_j \odot {table}_{{ids}_j}"
+    tex = r"\sum_j {share}_j \odot {table}_{{{ids}}_j}"
 
     def __init__(self, nil=None):
         self.nil = nil

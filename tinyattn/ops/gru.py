@@ -5,7 +5,7 @@ r"""The gated recurrent unit over a whole sequence, forward and backward. See `r
     n = tanh(x_n + r * (U_n h + b_n))                 reset="after" the product: PyTorch, cuDNN
     n = tanh(x_n + U_n (r * h) + b_n)                 reset="before" it: Cho et al. 2014, Bahdanau et al. 2015
     h' = z * h + (1 - z) * n                          update="keep": z keeps the old state, as PyTorch has it
-    h' = (1 - z) * h + z * n                          update="write": z lets the new in, as Cho and Bahdanau have it
+    h' = (1 - z) * h + z * n                          update="write": z lets the new in, as Chung et al. 2014 and Bahdanau
 """
 import numpy as np
 from numba import prange
@@ -27,7 +27,7 @@ class GRUScan(Scan):
         if reset not in ("after", "before"):
             raise ValueError(f"{self.name}: expected reset 'after' (PyTorch) or 'before' (Cho, Bahdanau), got {reset!r}")
         if update not in ("keep", "write"):
-            raise ValueError(f"{self.name}: expected update 'keep' (PyTorch) or 'write' (Cho, Bahdanau), got {update!r}")
+            raise ValueError(f"{self.name}: expected update 'keep' (PyTorch, Cho) or 'write' (Chung, Bahdanau), got {update!r}")
         self.reverse, self.reset, self.update = reverse, reset, update
 
     def cpu(self, x, h0, w_hh, b_hh, lengths):

@@ -87,7 +87,7 @@ def check_range(name, ids, length, what):
 
 class Embedding(Op):
     """y[..., :] = weight[ids[...], :]: one row of the table an id. `padding` is an id whose row gets no gradient."""
-    tex = r"{weight}_{ids}"
+    tex = r"{weight}_{{{ids}}}"
 
     def __init__(self, padding=None):
         self.padding = padding
