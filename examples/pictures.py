@@ -16,17 +16,18 @@ from tinyattn.cli import main as tinyattn
 from viz.page import inline, page, write
 
 RUNS = {  # folder: how it is trained
-    "han": "classify --attention han --watch 1",
+    "han": "classify --attention han",
     "han-2": "classify --attention han --seed 2",
     "han-3": "classify --attention han --seed 3",
     "none": "classify --attention none",
     "none-2": "classify --attention none --seed 2",
     "rows": "classify --attention structured_self",
-    "stories": "qa",
+    "stories": "qa --watch 1",
     "sense": "sense --attention multi_head",
     "translator": "translate",
     "transformer": "translate --decoder transformer",
 }
+BOY = '"the boy sees the red house ."'
 BANK = '"I arrived at the *bank* after crossing the river ."'
 DOCUMENT = '"Send the request to the server. Read the answer from the socket. Then close the connection."'
 KINDS = (  # heading, [(command, caption)]
@@ -51,18 +52,17 @@ KINDS = (  # heading, [(command, caption)]
         ("steps two_layer -o {}.html", "A network of two layers."),
     ]),
     ("Equations", [
-        ("equations attention:additive -o {}.html", "The forward and the backward pass as formulas, made from the graph."),
+        ("equations attention:additive -o {}.html", "Both passes as formulas, made from the graph."),
     ]),
     ("Attention", [
-        ("heatmap {translator} \"the boy sees the red house .\" --as map -o {}.svg", "Cross-attention: a row a word that "
-         "was written."),
-        ("heatmap {translator} \"the boy sees the red house .\" --as lines -o {}.svg", "The same as lines."),
+        ("heatmap {translator} " + BOY + " --as map -o {}.svg", "Cross-attention: a row a word that was written."),
+        ("heatmap {translator} " + BOY + " --as lines -o {}.svg", "The same as lines."),
         ("heatmap {sense} " + BANK + " -o {}.svg", "Self-attention, a map a head."),
-        ("heatmap {transformer} \"the boy sees the red house .\" -o {}.html", "All layers and heads on a page: hover a "
+        ("heatmap {transformer} " + BOY + " -o {}.html", "All layers and heads on a page: hover a "
          "word, choose a head."),
         ("heatmap {han} " + DOCUMENT + " --as text -o {}.svg", "A document, its words and sentences tinted by weight."),
         ("heatmap {stories} -n 1 --as hops -o {}.svg", "What each hop looked at in a story."),
-        ("penalty {rows} " + DOCUMENT + " -o {}.svg", "The rows A of structured self-attention, and how much they overlap."),
+        ("penalty {rows} " + DOCUMENT + " -o {}.svg", "The rows A of structured self-attention, and their overlaps."),
         ("panels scaled_dot -o {}.svg", "The four panels: scores, mask, masked scores, weights."),
         ("masks -o {}.svg", "Masks, True = may be attended to."),
         ("positions sinusoid -o {}.svg", "Position codes: sinusoids."),
@@ -72,8 +72,8 @@ KINDS = (  # heading, [(command, caption)]
         ("curves {han} {han-2} {han-3} {none} {none-2} -o {}.svg", "Loss of several runs; runs that differ in the seed "
          "alone are one mean and band."),
         ("curves {han} --what layers -o {}.svg", "Norm of the gradient by layer."),
-        ("frames {han} -o {}.svg", "What was looked at while it was trained."),
-        ("frames {han} -o {}.html", "The same as a page that moves."),
+        ("frames {stories} -o {}.svg", "What was looked at while it was trained."),
+        ("frames {stories} -o {}.html", "The same as a page that moves."),
         ("show {stories} -o {}.html", "All of a run on one page."),
         ("forget -o {}.svg", "How far back a state reaches."),
     ]),
