@@ -115,6 +115,9 @@ class Reader:
         if sign := self.next("(", r"\left(", "|", "{"):
             return (np.abs if sign == "|" else np.asarray)(self.closed(
                 {"(": ")", "|": "|", "{": "}"}.get(sign, r"\right)"), self.expression))
+        if self.next(r"\lVert"):
+            inside = self.closed(r"\rVert", self.expression)
+            return np.sqrt((inside * inside).sum())
         if self.next(r"\frac{"):
             over = self.closed("}", self.expression)
             self.expect("{")
@@ -150,7 +153,7 @@ class Reader:
     def comma(self):
         """Are there several arguments in the parentheses that begin here?"""
         depth = 0
-        for c in self.tex[self.at:]:
+        for c in self.tex[self.at:].replace(r"\,", ""):
             depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(c, 0)
             if c == "," and depth == 1:
                 return True

@@ -217,6 +217,9 @@ def test_a_document_has_words_in_sentences_with_weights_of_their_own(rng, tmp_pa
     assert tab.locator(".share").all_text_contents() == ["sentence 1: 0.75", "sentence 2: 0.25"]
     assert tab.locator(".sentence .list").evaluate_all("all => all.map(l => l.children.length)") == [3, 2]
     np.testing.assert_allclose(shown(tab, "column"), w[0], atol=5.1e-5)
+    heaviest = max(range(5), key=lambda j: w[0, j] * (0.75 if j < 3 else 0.25))
+    assert tab.inner_text(".said").startswith(f"“{'abcde'[heaviest]}” ({heaviest + 1}) has {w[0, heaviest]:.3f} of ")
+    assert "within its sentence" in tab.inner_text(".text h3")
     at(tab, "column", 3).hover()
     assert tab.inner_text(".said") == f"“d” (4) has {w[0, 3]:.3f} of sentence 2, which has 0.250 of the document"
     np.testing.assert_allclose(shown(tab, "column"), w[0], atol=5.1e-5)    # the others stay
@@ -236,6 +239,34 @@ def test_two_pictures_in_one_document_do_not_collide(rng, tmp_path, opened):
     assert states == [["layer 1, head 1", ""], ["layer 1, head 2", "row:2"], ["layer 1, head 1", ""]]
     ids = re.findall(r'\sid="([^"]*)"', tab.content())
     assert len(ids) == len(set(ids)) == 3
+
+
+def test_places_of_any_kind_can_be_chosen(rng, tmp_path, opened):
+    looks = [Look(soft(rng, 2, 2), ["a", "b"], ["c", "d"], place={'a"] b\n<i>': np.int64(i), 7: 0.5 * i, "no": None})
+             for i in (1, 2)]
+    attention_page(looks, tmp_path / "odd.html")
+    tab = opened(tmp_path / "odd.html")
+    tab.locator("select").first.select_option("2")
+    assert tab.evaluate("document.activeElement.tagName") == "SELECT" and "<i> 2, 1.0" in state(tab)["where"]
+    at(tab, "row", 0).hover()
+    np.testing.assert_allclose(shown(tab, "column"), looks[1].weights[0], atol=5.1e-5)
+
+
+def test_long_texts_run_and_short_ones_stand_in_columns(rng):
+    words = [f"w{i}" for i in range(30)]
+    views = {n: attention_page([(soft(rng, 5, n), words[:5], words[:n])]).data["view"] for n in (24, 25)}
+    assert views == {24: "lines", 25: "text"}
+
+
+def test_without_javascript_the_page_says_what_to_do(rng, tmp_path, chromium):
+    attention_page(heads(rng), tmp_path / "look.html")
+    context = chromium.new_context(java_script_enabled=False, offline=True)
+    try:
+        tab = context.new_page()
+        tab.goto((tmp_path / "look.html").as_uri())
+        assert "tinyattn heatmap RUN -o look.svg" in tab.inner_text("noscript")
+    finally:
+        context.close()
 
 
 def test_in_a_notebook_it_stands_in_a_frame(rng, tmp_path, opened):
@@ -295,6 +326,8 @@ def test_same_input_same_page(rng):
     one = attention_page(looks)
     assert one.html() == attention_page(looks).html() and one.fragment() == attention_page(looks).fragment()
     text = one.html().partition('type="application/json"')[2].partition("</script>")[0]
+    again = attention_page([Look([[1.0]], ["a"], ["b"], "\ud800")]).fragment()
+    assert "look-" in again                                                # a title that is no text has a key too
     assert "\\u003c/script" in text and "http" not in text                 # a token cannot end the element it stands in
     assert attention_page(looks).data["unit"] == 10_000 and one.data["view"] == "lines"
 
@@ -307,7 +340,12 @@ def test_same_input_same_page(rng):
     ([([[1.0]], ["a"], ["b"], "", ((0, 1),))], "gold pair is outside"),
     ([(np.zeros((1, 1001)), ["a"], ["b"] * 1001)], "at most 1,000 tokens"),
     ([(np.zeros((700, 700)), ["a"] * 700, ["b"] * 700)] * 3, "at most 1,200,000 weights, got 1,470,000 in 3 maps"),
-    ([Look([[1.0]], ["d"], ["a"], parts=((2, 1.0),))], "fill one row of 1 words")])
+    ([Look([[1.0]], ["d"], ["a"], parts=((2, 1.0),))], "fill one row of 1 words"),
+    ([Look([[1.0, 0]], ["d"], ["a", "b"], parts=((-1, 0.5), (3, 0.5)))], "sentences of .number of words, weight"),
+    ([Look([[1.0]], ["d"], ["a"], parts=((1, np.nan),))], "sentences of .number of words, weight"),
+    ([([[1.0], [1.0, 2.0]], ["a", "b"], ["c"])], "expected a matrix of weights"), (3, "a list of maps, got int"),
+    ([Look([[1.0]], None, ["a"])], "expected a matrix"), ([Look([[1.0]], ["d"], ["a"], gold=(1,))], "and pairs"),
+    ([([[1e300]], ["a"], ["b"])], "at most 1,000,000, got 1e.300"), ([([[1.0]], ["a"])], "got 2 things")])
 def test_refusals(looks, says, tmp_path):
     with pytest.raises(InputError, match=says) as error:
         attention_page(looks, tmp_path / "look.html")

@@ -250,7 +250,8 @@ def test_a_new_run_needs_an_empty_folder(tmp_path):
 
 def test_a_log_is_read_up_to_a_step_and_past_garbage(tmp_path):
     (tmp_path / "log.jsonl").write_bytes(
-        b'{"step": 1, "loss": 2.0}\n\xff\xfe\n[1]\n{"loss": 1}\n{"step": 2, "loss": 1.5}\n{"step": 3, "lo'
+        b'{"step": 1, "loss": 2.0}\n\xff\xfe\n[1]\n{"loss": 1}\n{"step": 2, "loss": 1.5}\n'
+        + b"[" * 100_000 + b'\n{"step": 3, "lo'
     )
     assert read_log(tmp_path) == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}]
     assert read_log(tmp_path, last=1) == [{"step": 1, "loss": 2.0}]

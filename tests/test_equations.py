@@ -94,6 +94,18 @@ def check(outputs, leaves, names=None, fused=False):
     return made
 
 
+def said_the_same(made, outputs, leaves):
+    """The LaTeX gives the engine's values and gradients too, and the NumPy source runs and gives them."""
+    printer, seeds = Latex(made), seeds_of(made)
+    values = read_latex.computed(made.latex(), given_values(made, printer, seeds))
+    off = differences(made, values, printer, outputs, leaves, seeds)
+    assert max(off.values()) < CLOSE, off
+    printer, space = Source(made), {}
+    exec(compile(made.numpy(), "numpy", "exec"), space)
+    off = differences(made, space, printer, outputs, leaves, {})
+    assert max(off.values()) < CLOSE, off
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # what is printed is computed
 # ---------------------------------------------------------------------------------------------------------------------
@@ -104,7 +116,8 @@ def test_ops(name, rng):
         tensors = [None if x is None else leaf(x) if np.asarray(x).dtype.kind == "f" else Tensor(x) for x in inputs]
         outputs = [t for t in outputs_of(OPS[name](**attributes)(*tensors)) if t.size]
         if outputs and done < 4 and np.isfinite(outputs[0].numpy()).all():
-            check(outputs, {f"x{i}": t for i, t in enumerate(tensors) if t is not None})
+            leaves = {f"x{i}": t for i, t in enumerate(tensors) if t is not None}
+            said_the_same(check(outputs, leaves), outputs, leaves)
             done += 1
     assert done
 
@@ -117,14 +130,7 @@ def test_mechanisms(name):
     made = check(outputs, leaves, names)
     assert {e.part for e in made.list} == {"forward", "backward"}
     well_formed(made)
-    printer, seeds = Latex(made), seeds_of(made)  # the LaTeX says the same
-    values = read_latex.computed(made.latex(), given_values(made, printer, seeds))
-    off = differences(made, values, printer, outputs, leaves, seeds)
-    assert max(off.values()) < CLOSE, off
-    printer, space = Source(made), {}  # and the NumPy source runs, and gives the same
-    exec(compile(made.numpy(), name, "exec"), space)
-    off = differences(made, space, printer, outputs, leaves, {})
-    assert max(off.values()) < CLOSE, off
+    said_the_same(made, outputs, leaves)
 
 
 @pytest.mark.parametrize("cls", [nn.GRU, nn.LSTM, nn.RNN, nn.MultiHeadAttention, nn.LayerNorm, nn.GRUCell])
@@ -224,6 +230,94 @@ def test_axes_that_matter_are_not_simplified(rng):
     check((t.sum(keepdims=True) * t).sum(keepdims=True), {"t": t})
     y = leaf(rng.normal(size=(3,)), "y")
     check((x - (y - x.exp())).tanh(), {"x": x, "y": y})
+    for e in ((-x).max(-1), (-x).exp() + (-t).min(-1).sum(), -(x + y) * y, ((x * x + 1) ** 2.0) ** 0.5, t[:, 1:][:, 1:],
+              t.permute(1, 2, 0).permute(0, 2, 1), t.sum(1, keepdims=True).reshape(4, 2), t[1:, 0][:, 1:][..., None]):
+        said_the_same(check(e, {"x": x, "y": y, "t": t}), [e], {"x": x, "y": y, "t": t})
+
+
+@pytest.mark.parametrize("op, number, right, better", [
+    ("add", 0.0, True, True), ("sub", 0.0, True, True), ("div", 1.0, True, True), ("pow", 1.0, True, True),
+    ("mul", 1.0, True, True), ("add", 0.0, False, True), ("mul", 1.0, False, True),
+    ("sub", 0.0, False, False), ("div", 1.0, False, False), ("pow", 1.0, False, False), ("pow", 0.0, True, False),
+    ("mul", 0.0, True, False), ("mul", 0.0, False, False), ("div", 0.0, False, False), ("add", 1.0, True, False)])
+def test_a_number_goes_only_where_it_changes_nothing(op, number, right, better):
+    """1 / x, 1^x, 0 x, x^0 and 0 - x are not x, and x + 0 of a larger shape is not x either."""
+    x, n = Name(0, (2, 3)), Number(number)
+    args = (x, n) if right else (n, x)
+    assert (simplify(Call(op, args, {}, (2, 3)), lambda e, named=False: e) == x) == better
+    assert simplify(Call(op, args, {}, (4, 2, 3)), lambda e, named=False: e) != x
+
+
+def test_leaves_and_forward_values_that_are_gradients_too_keep_their_names(rng):
+    """Of sum(x y) the gradient by y is x: x must not be printed as a gradient, nor given as one."""
+    x, y = leaf(rng.normal(size=(2, 3)), "x"), leaf(rng.normal(size=(2, 3)), "y")
+    made = check((x * y.tanh()).sum(), {"x": x, "y": y})
+    assert {made.values[i].name for i in made.given} == {"x", "y"} and not any(made.values[i].of for i in made.given)
+    made = check(((y * 2) * x).sum(), {"x": x, "y": y})
+    assert not any(made.values[e.id].of for e in made.list if e.part == "forward")
+    check((x * x).sum() * 1.5, {"x": x})
+
+
+def test_outputs_that_are_leaves(rng):
+    """What comes in there from outside is g, for the gradient of the leaf may be more."""
+    x, y = leaf(rng.normal(size=(2, 3)), "x"), leaf(rng.normal(size=3), "y")
+    for outputs in ([x * 1.0, x.T], [3.0 - y, y * 1.0], [x + 0.0], [y * 1.0, x.exp() + y]):
+        made = check(outputs, {"x": x, "y": y})
+        assert "from outside" in made.text()
+        well_formed(made)
+
+
+def ways_of(a, b, n, c):
+    return [lambda: a + b, lambda: a - b, lambda: a * b, lambda: a / (b * b + 1), lambda: a @ b, lambda: -a,
+            lambda: a * n, lambda: n - a, lambda: a + n, lambda: n * a, lambda: n / (a * a + 1), lambda: a * c,
+            lambda: a + c, lambda: a.sum(0, keepdims=True), lambda: a.sum(-1), lambda: a.transpose(-1, -2),
+            lambda: a.reshape(-1), lambda: a[None], lambda: a[..., 0], lambda: a.softmax(-1), lambda: a.tanh(),
+            lambda: a.expand(2, *a.shape), lambda: a.norm(-1), lambda: a.max(-1), lambda: (a * a + 1) ** n]
+
+
+def program_of(rng):
+    """Outputs and leaves of a computation by chance, with shapes that are broadcast and numbers that vanish."""
+    shapes = [(2, 3), (3,), (1, 3), (2, 1), (3, 3), (2, 2, 3), ()]
+    leaves = {n: leaf(rng.uniform(0.5, 1.5, size=shapes[rng.integers(7)]), n)
+              for n in ("x", "y", "L", "g", "z1")[:rng.integers(1, 6)]}
+    known = list(leaves.values())
+    for _ in range(rng.integers(2, 9)):
+        a, b = (known[rng.integers(len(known))] for _ in "ab")
+        n, c = (0.0, 1.0, -1.0, 2.0, 0.5)[rng.integers(5)], Tensor(np.full(shapes[rng.integers(7)], rng.integers(2)))
+        try:
+            ways = ways_of(a, b, n, c)
+            t = ways[rng.integers(len(ways))]()
+        except (ValueError, IndexError, TypeError):  # shapes that do not fit
+            continue
+        if t.op is not None and t.size <= 60 and np.isfinite(t.numpy()).all():
+            known.append(t)
+    outputs = known[len(leaves):][-rng.integers(1, 3):]
+    return ([(o * 1.5).sum() for o in outputs[:1]] if rng.integers(2) else outputs), leaves
+
+
+def test_computations_by_chance():
+    """Their text, LaTeX and source give the engine's values and gradients, whatever was simplified and renamed."""
+    done = 0
+    for seed in range(150):
+        outputs, leaves = program_of(np.random.default_rng(seed))
+        if outputs:
+            said_the_same(check(outputs, leaves), outputs, leaves)
+            done += 1
+    assert done > 100
+
+
+def test_letters_of_axes(rng):
+    """They follow the axes through products, transposes, sums, indexes and broadcasts, or are left out."""
+    q, k, b = (leaf(rng.normal(size=s), n) for s, n in [((2, 3, 4), "q"), ((2, 5, 4), "k"), ((5,), "b")])
+    for t, letters in [(q @ k.transpose(1, 2), "(B, T, S)"), (q.permute(2, 0, 1), "(D, B, T)"),
+                       (q.sum(1), "(B, D)"), (q.sum(1, keepdims=True).exp(), "(B, 1, D)"), (q[:, 0].exp(), "(B, D)"),
+                       (q[:, 1:].exp(), "(B, 2, D)"), (b + k.transpose(1, 2), "(B, D, S)"),
+                       (q.reshape(6, 4), "(6, 4)")]:
+        made = equations(t.tanh(), {"q": q, "k": k, "b": b}, letters={"q": "BTD", "k": "BSD", "b": "S"})
+        found = re.findall(r"  y = .*    (\(.*\))", made.text(shapes=True))
+        assert found == [letters], made.text(shapes=True)
+    made = equations((q * k[:, :3]).sum(), {"q": q, "k": k}, letters={"q": "BTD", "k": "BSD"})
+    assert re.search(r"∂L/∂q = .*    \(B, T, D\)", made.text(shapes=True))
 
 
 def test_rules_look_through_names_from_the_code_only_where_they_vanish():
@@ -272,6 +366,23 @@ def test_names_that_would_look_alike_are_told_apart(rng):
     assert np.allclose(values[printer.name(made.outputs[0])], total.numpy())
     well_formed(made)
     exec(made.numpy(), {})
+
+
+def test_names_that_the_source_needs_itself(rng):
+    """A leaf called d_x beside the gradient of x, leaves called as functions and modules that the source has."""
+    leaves = {n: leaf(rng.normal(size=(2, 3)), n) for n in ("x", "d_x", "softmax", "np", "math", "gelu", "abs")}
+    x, d_x, soft, *others = leaves.values()
+    total = (x.softmax(-1) * d_x + soft.gelu()).sum() + sum((t * t).mean() for t in others)
+    made, space = check(total, leaves), {}
+    exec(compile(made.numpy(), "numpy", "exec"), space)
+    assert max(differences(made, space, Source(made), [total], leaves, {}).values()) < CLOSE
+
+
+def test_constants_without_a_name_are_explained(rng):
+    x = leaf(rng.normal(size=(2, 3)), "x")
+    made = check(x * Tensor(rng.normal(size=3)) + Tensor(rng.normal(size=(2, 3))), {"x": x})
+    assert "c₁ … c₂: computed outside of the graph" in made.text() and "$c_{1}$ to $c_{2}$: computed" in made.latex()
+    assert "outside of the graph" not in equations(x.exp(), {"x": x}).text()
 
 
 def test_local_names_are_those_of_the_code():
@@ -386,6 +497,27 @@ def test_a_page_shows_each_equation_in_a_row(tmp_path, opened):
     assert shown.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
+def test_pages_and_markdown_hold_every_part_of_every_equation(tmp_path, opened, rng):
+    leaves = {n: leaf(rng.normal(size=2), n) for n in (f"parameter_of_a_long_name{i}" for i in range(6))}
+    total = sum(leaves.values()).tanh()
+    made = equations(total, leaves)
+    shown = opened(made.save(tmp_path / "page.html"))
+    assert shown.locator(".more").count() > 0 and shown.locator("math .bar").count() >= len(leaves)
+    said = shown.locator("table.equations").nth(0).inner_text()
+    assert re.sub(r"\s", "", said).count("parameter") == 6
+    assert set(shown.locator("td.shape").all_inner_texts()) == {"(2,)"}
+    text, printer = made.save(tmp_path / "e.md").read_text(encoding="utf-8"), Latex(made)
+    assert all(f"\n{printer.name(e.id)} &= " in text for e in made.list)
+
+
+def test_of_one_part_the_rest_is_given(rng):
+    loss, leaves = two_layers(rng)
+    made = equations(loss, leaves)
+    back = made.only("backward")
+    assert {plain_name(back.values[i].name) for i in back.given} == {"x", "w₁", "w₂", "z₁", "z₂"}
+    assert [e.part for e in back.list] == ["backward"] * 8 and not made.only("forward").gradients
+
+
 @pytest.mark.parametrize("suffix,begins", [(".txt", "notation: "), (".tex", r"\documentclass"), (".md", "# Equations"),
                                            (".html", "<!DOCTYPE html>"), (".py", '"""')])
 def test_files(suffix, begins, tmp_path, rng):
@@ -460,6 +592,13 @@ def test_one_clear_line(arguments, says, capsys, tmp_path, monkeypatch):
     if says is not None:
         assert code == 2 and says in error and len(error.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_graph_that_was_freed(rng):
+    loss = (leaf(rng.normal(size=2)) * 2).sum()
+    loss.backward(free_graph=True)
+    with pytest.raises(InputError, match="has freed the graph"):
+        equations(loss * 2)
 
 
 def test_nothing_recorded(rng):

@@ -23,10 +23,11 @@ from tinyattn.functional import softmax  # noqa: E402
 from tinyattn.op import fused  # noqa: E402
 from tinyattn.program import Program  # noqa: E402
 from tinyattn.tensor import Tensor  # noqa: E402
-from viz import graph, render  # noqa: E402
+from viz import graph, render, xdot  # noqa: E402
 from viz.exchange import from_json, to_json  # noqa: E402
 from viz.fit import fitted  # noqa: E402
 from viz.grids import block, cell_text, summary  # noqa: E402
+from viz.labels import number_text  # noqa: E402
 
 
 @pytest.fixture
@@ -126,6 +127,9 @@ def test_one_step_is_picked_out():
     assert graph(recurrent(9), scope="decoder/step 3").dot == g.dot.replace("step 3", "decoder/step 3") \
         or len(graph(recurrent(9), scope="decoder/step 3").program) == 7
     assert graph(Program.of(recurrent(9)), scope="step 3").dot == g.dot
+    left = [g.program.values[v].name or i.op for i in g.program.instructions for v in i.outputs
+            if v in g.program.outputs]
+    assert left == ["tanh", "cross_entropy"]  # what is used outside of the step, and nothing else
     with pytest.raises(InputError, match=r"step 33; there are decoder, step 0, cell, step 1"):
         graph(recurrent(9), scope="step 33")
     with pytest.raises(InputError, match="has none"):
@@ -176,7 +180,8 @@ def test_a_path_through_folded_steps_is_one_that_the_computation_has():
     (("q", "output"), r"got q; there are x, w, b, L, matmul"), (("x", "nothing"), "got nothing; there are"),
     (("sum", "x"), "no path leads from sum to x; one leads the other way round$"), (("tanh", "w"), "no path"),
     (("sum", "add"), "the other way round"),
-    (("w", "w"), "no path"), (("w",), "two names"), ("ab", "two names"), ((1, 2), "two names")])
+    (("w", "w"), "no path"), (("", "output"), "got an empty one; there are x"), (("x", ""), "got an empty one"),
+    (("w",), "two names"), ("ab", "two names"), ((1, 2), "two names")])
 def test_paths_that_are_none(path, says):
     with pytest.raises(InputError, match=says) as error:
         graph(loss_of()[0], path=path)
@@ -216,6 +221,8 @@ def test_up_to_eight_by_eight(shape, grids):
     text = block(array)
     assert text.count("CELLBORDER") - ("…" in text) * 2 == grids
     assert len(cells(text)) == (array.size if grids else 0)
+    heads = re.findall(r">\[([\d, ]+)\]<", text)
+    assert heads == [", ".join(map(str, i)) for i in np.ndindex(shape[:-2])] * (grids > 1)
 
 
 def test_large_empty_and_odd_tensors_in_words():
@@ -227,6 +234,9 @@ def test_large_empty_and_odd_tensors_in_words():
     assert summary(np.full(99, np.nan)) == "99 of 99 not finite"
     for array in (odd, np.full(99, np.nan), np.array([-1e308, 1e308] * 50), np.arange(99), np.zeros(99, bool)):
         ET.fromstring(f"<a>{block(array)}</a>".replace("&nbsp;", ""))
+    tall = re.findall("<TR>(.*?)</TR>", block(np.r_[np.zeros(90), 0.99, 1]).split("</TD></TR>", 1)[1])
+    bars = [[column for column, cell in enumerate(row.split("</TD>")) if "BGCOLOR" in cell] for row in tall]
+    assert bars == [[0], [0], [0], [0, 11]]  # the smallest numbers left, and two numbers are seen beside ninety
     assert block(np.arange(99)).count("BGCOLOR") == 12 * 4 and "BGCOLOR" not in block(np.full(99, 1.5))
 
 
@@ -251,6 +261,7 @@ def test_gradients_of_inner_values_are_those_of_grad_and_no_grad_attribute_is_to
     expected = [x for t in grad(loss, [h, w, b]) for x in t.numpy().ravel()]
     assert {cell_text(x) for x in expected} <= set(cells(g.dot))
     assert g.dot.count(">gradient<") == 7 and len(cells(g.dot)) == 4 * 2 + 1 + 4 + 2  # four ops; sum; w; b
+    assert "no gradient" not in g.dot  # of x none was asked for
     with pytest.raises(InputError, match="one element"):
         graph(h, gradients=True)
     with pytest.raises(InputError, match="Program"):
@@ -260,6 +271,32 @@ def test_gradients_of_inner_values_are_those_of_grad_and_no_grad_attribute_is_to
 def test_numbers_of_a_step_among_many_say_of_which():
     g = graph(recurrent(12), steps=True, values=True)
     assert "step 6:" in g.dot
+
+
+def test_of_several_outputs_the_first_that_is_used_is_shown():
+    parts = Tensor(np.arange(3, dtype=np.float32), requires_grad=True, name="a").split([1, 2])
+    for used, shown in ((parts[0].tanh(), ["0"]), (parts[1].tanh(), ["1", "2"]), (parts[1] * parts[0], ["0"])):
+        assert cells(graph(used, values=True).dot)[:len(shown)] == shown
+    assert cells(graph(parts, values=True).dot)[0] == "0"  # used by nothing, but asked for
+    total = (parts[0] * 3 + parts[1]).sum()
+    assert cells(graph(total, gradients=True).dot)[:1] == ["6"]  # the gradient of the part of which the number is
+
+
+def test_numbers_in_formulas_and_cells_are_written_short_and_right():
+    assert [number_text(x) for x in (1000.0, -12345.0, 0.5, 1e9, 3, True, 1e-9, float("inf"))] == \
+        ["1000", "-12345", "0.5", "1e+09", "3", "True", "1e-09", "inf"]
+    assert [cell_text(x) for x in (999.4, 999.6, 99999.6)] == ["999", "1000", "100000"]
+
+
+def test_edges_come_from_the_inputs_they_stand_for():
+    a, b = parameter(2, name="a"), parameter(2, name="b")
+    g = graph(a.exp().where(Tensor(np.array([True, False]), name="c"), b.tanh()))
+    at = re.findall("<B>(.*?)</B>", g.dot)
+    found = {(at[e.source], at[e.target], e.uses[0][1]) for e in g.drawing.edges}
+    names = g.program.instructions[-1].input_names
+    assert {(s, names[slot]) for s, target, slot in found if target == "where"} == {
+        ("c", "condition"), ("exp", "x"), ("tanh", "y")}
+    assert {(s, t) for s, t, _ in found if t != "where"} == {("a", "exp"), ("b", "tanh")}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -299,6 +336,33 @@ def test_a_fused_op_says_so_and_opens():
         opened = graph(attention())
     assert "fused" in closed.dot and "fused" not in opened.dot and opened.nodes > closed.nodes
     assert "softmax" in opened.drawing.boxes.values()
+
+
+def test_boxes_of_one_letter_are_called_by_their_ends():
+    def layers(name, *numbers):
+        y = parameter(2, name="x")
+        for n in numbers:
+            with scope(f"{name}{n}"):
+                y = y.tanh()
+        return next(iter(graph(y, steps=True).drawing.boxes.values()))
+    assert layers("l", 0, 1) == "l0, l1" and layers("l", 0, 1, 2) == "l0–l2 × 3" and layers("", 4, 5) == "4, 5"
+    assert layers("step ", 1, 2, 3) == "step × 3" and layers("layer", 2, 3) == "layer 2–3 × 2"
+
+
+def test_a_graph_that_was_freed_is_one_line():
+    loss = loss_of()[0]
+    loss.backward(free_graph=True)
+    for t in (loss, loss * 2):
+        with pytest.raises(InputError, match="has freed the graph"):
+            graph(t)
+
+
+def test_gradients_and_names_that_cannot_be():
+    x = parameter(2, name="x")
+    with pytest.raises(InputError, match="got several Tensors"):
+        graph([x.sum(), x.exp().sum()], gradients=True)
+    with pytest.raises(InputError, match="to be text, got 3"):
+        graph(x.sum(), names={3: x})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -389,6 +453,34 @@ def test_faults_43_ids_differ_when_one_picture_is_shown_twice(draws):
     assert not ids(g.svg(key=1)) & ids(g.svg(key=2)) and g.svg(key=1) == same.svg(key=1)
 
 
+@pytest.mark.parametrize("kind", ["svg", "png", "pdf"])
+@pytest.mark.parametrize("gives", [b"", b"<html>no picture</html>", b"\xff\x00\x01"])
+def test_a_program_that_gives_anything_else_makes_way(kind, gives, monkeypatch):
+    monkeypatch.setattr(render, "_programs", lambda: [("broken", lambda *a: gives), ("good", lambda *a: good)])
+    good = {"svg": b"<svg>", "png": b"\x89PNG", "pdf": b"%PDF-"}[kind]
+    assert render.render("digraph {}", kind) == good
+    good = gives
+    with pytest.raises(render.Unavailable, match=f"broken: what it gave is no {kind}; good: "):
+        render.render("digraph {}", kind)
+
+
+def test_a_pdf_has_all_that_the_layout_has(monkeypatch, draws):
+    pytest.importorskip("matplotlib")
+    if not render._graphviz_pure():
+        pytest.skip("graphviz-pure is not installed")
+    kept = []
+    monkeypatch.setattr("viz.xdot.save_bytes", lambda fig, *a, **k: kept.append(fig) or b"")
+    g = graph(loss_of()[0], legend=True)
+    xdot.pdf(render._run([render._graphviz_pure(), "-Tjson"], g.dot, 30))
+    (axes,) = kept[0].axes
+    said = [t.get_text().strip() for t in axes.texts]
+    assert [s for s in texts(g.svg()) if s and s.strip()] and set(said) == {s.strip() for s in texts(g.svg())}
+    lines = [p for p in axes.patches if p.get_facecolor()[3] == 0 and len(p.get_path().vertices) > 3]
+    assert len(lines) >= g.edges
+    at = {t.get_text().strip(): t.get_position() for t in axes.texts}
+    assert at["matmul"][1] > at["tanh"][1] > at["sum"][1]  # from top to bottom
+
+
 KINDS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF-", "html": b"<!DOCTYPE"}
 
 
@@ -451,13 +543,17 @@ def test_graphml(tmp_path):
     assert all(e.get("source") in nodes and e.get("target") in nodes for e in root.iter(f"{space}edge"))
     keys = {k.get("id") for k in root.iter(f"{space}key")}
     assert {d.get("key") for d in root.iter(f"{space}data")} == keys
+    ends = [(e.get("source"), e.get("target")) for e in root.iter(f"{space}edge")]
+    assert ends == [(f"n{e.source}", f"n{e.target}") for e in g.drawing.edges]
 
 
 def test_labels_fit_whatever_font_a_browser_has():
     line = '<text text-anchor="start" x="1" font-family="Helvetica" font-size="10.00">ab &amp;</text>'
     assert 'textLength="20.57"' in fitted(line) and fitted(fitted(line)) == fitted(line)
+    bold = line.replace("<text ", '<text font-weight="bold" ')
+    assert 'textLength="21.67"' in fitted(bold) and 'textLength="21.67"' not in fitted(line)
     assert fitted(line.replace("ab", "日")) == line.replace("ab", "日")
-    assert 'textLength="21.67"' not in fitted(line) and fitted("<svg>") == "<svg>"
+    assert fitted("<svg>") == "<svg>"
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -539,6 +635,8 @@ def test_the_page_shows_nasty_names_as_they_are_and_follows_backward_edges(tmp_p
     page.get_by_label("</script><b>&amp;\\, parameter", exact=True).click()
     assert "</script><b>&amp;\\" in page.inner_text("#details h2")
     assert page.evaluate("lines.length") == page.evaluate("edges.length") > 5  # every edge was found in the picture
+    drawn = graph((w.tanh() * w).sum(), backward=True, values=True).drawing
+    assert page.evaluate("edges.map(e => [e[0], e[1]])") == [[e.source, e.target] for e in drawn.edges]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

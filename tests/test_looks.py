@@ -232,6 +232,13 @@ def test_a_capture_of_anything_becomes_looks(rng):
         looks_of(nothing)
 
 
+def test_gold_of_stacked_rows_stays_in_its_row():
+    looks = [Look(np.eye(3)[i:i + 1], ["q"], ["a", "b", "c"], "", ((0, i),), {"hop": i + 1}) for i in range(3)]
+    one = stacked(looks)
+    assert one.gold == ((0, 0), (1, 1), (2, 2)) and one.rows == ["hop 1", "hop 2", "hop 3"]
+    close(one.weights, np.eye(3))
+
+
 @pytest.mark.parametrize(("numbers", "places"), [((0, 1), [1, 2]), ((1, 2), [1, 2]), ((3, 4), [3, 4])])
 def test_scopes_that_count_from_0_are_counted_from_1_and_others_as_they_are(rng, numbers, places):
     with capture() as seen:
@@ -287,6 +294,8 @@ def test_pages(runs, arguments, tmp_path):
     (["sense", BANK, "--as", "hops"], "--as hops"), (["sense", BANK, "--as", "text"], "--as text: draws one map"),
     (["sense", BANK, "--as", "text", "--mean"], "this map has 10 rows"),
     (["sense", "--as", "lines"], "draws one sample"), (["sense", BANK, "--head", "1", "--mean"], "--mean"),
+    (["han", "A superb plot . The film .", "--as", "lines"], "weights within their sentences"),
+    (["han", "A superb plot . The film .", "--as", "hops"], "--as hops: draws what each hop"),
     (["han", "a film", "--mean"], "--mean: there are no several heads"), (["none", "a film"], "no attention to draw")])
 def test_refusals(runs, arguments, says, tmp_path, capsys):
     path = tmp_path / "look.svg"
@@ -294,3 +303,9 @@ def test_refusals(runs, arguments, says, tmp_path, capsys):
     error = capsys.readouterr().err.strip()
     assert says in error and "\n" not in error and not path.exists()
     assert main(["heatmap", runs["sense"], BANK, "--as", "map", "-o", str(tmp_path / "a.html")]) == 2
+    capsys.readouterr()
+
+
+def test_another_kind_of_file_is_refused_with_all_that_there_are(runs, tmp_path, capsys):
+    assert main(["heatmap", runs["sense"], BANK, "-o", str(tmp_path / "a.gif")]) == 2
+    assert "ends in .svg, .pdf, .png or .html, got 'a.gif'" in capsys.readouterr().err

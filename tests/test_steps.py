@@ -3,6 +3,7 @@ ones where it must, formulas say what the rules do, and the page turns."""
 import json
 import math
 import re
+import sys
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -20,8 +21,11 @@ from viz import Steps, steps
 from viz.steps_examples import EXAMPLES, LABELS
 from viz.steps_formula import rule_of
 from viz.steps_layout import _spread, layout
+from viz.steps_marks import tint
 from viz.steps_record import Recording
 from viz.steps_walk import topological
+
+COLDEST, HOTTEST = "#80B8E5", "#F4BF74"
 
 
 def example(name, **more):
@@ -58,6 +62,20 @@ def test_the_first_lecture_in_numbers():
     assert example("product").frames[-1]["numbers"]["grads"] == {"a": 6.0, "b": -4.0, "c": -2.0, "f": 4.0}
     y = math.tanh(0.88)
     assert example("neuron").frames[-1]["numbers"]["grads"]["w1"] == pytest.approx(2 * (1 - y * y), rel=1e-5)
+
+
+def test_the_examples_compute_what_they_say():
+    def sigmoid(t):
+        return 1 / (1 + np.exp(-t))
+
+    output, t = EXAMPLES["gru"]()
+    x, h0, wr, ur, wz, uz, wn, un = (t[n].item() for n in ("x", "h0", "wr", "ur", "wz", "uz", "wn", "un"))
+    z, r = sigmoid(wz * x + uz * h0), sigmoid(wr * x + ur * h0)
+    assert output.item() == pytest.approx(z * h0 + (1 - z) * np.tanh(wn * x + r * (un * h0)), rel=1e-5)
+    output, t = EXAMPLES["attention"]()
+    q, k, v, target = (t[n].numpy() for n in ("q", "k", "v", "target"))
+    e = np.exp(q @ k.T / np.sqrt(2))
+    assert output.item() == pytest.approx((((e / e.sum()) @ v - target) ** 2).sum(), rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["diamond", "attention", "gru"])
@@ -123,6 +141,14 @@ def test_the_wrong_order_is_wrong_where_a_value_is_used_twice_and_says_so_where_
     assert ("right all the same" in walk.why("wrong")) is not wrong
     if not wrong:
         assert "Here the wrong order gives the right numbers." in walk.frames_of("wrong")[-1]["text"]
+
+
+def test_the_wrong_order_says_why_it_is_wrong():
+    last = example("diamond").frames_of("wrong")[-1]["text"]
+    why = " ".join(last[last.index("Why?") + 1:])
+    assert "b is used 2 times. Its gradient is the sum of 2 parts" in why and "b was visited after 1 of them" in why
+    assert "only after all nodes that use it" in why
+    assert not any("Why?" in line for line in lines(example("neuron"), "wrong"))
 
 
 def test_each_node_is_visited_once_in_the_wrong_order():
@@ -286,6 +312,39 @@ def test_labels_are_drawn_and_checked():
             steps(output, leaves, labels=labels)
 
 
+@pytest.mark.parametrize("names, labels, reason", [
+    (["x"], None, "names: expected {name: Tensor} or a module, got list"), ("ab", None, "names: .* got str"),
+    (None, [1], "labels: expected"), (None, {"m": 3}, "labels: expected"), (None, {"m": (3, None)}, "labels: expected"),
+    (None, {"m": ("ab",)}, "labels of 'm'")])
+def test_names_and_labels_of_another_kind_are_refused(names, labels, reason):
+    m = parameter(np.ones((2, 2)), "m")
+    with pytest.raises(InputError, match=f"^steps: {reason}"):
+        steps((m * m).sum(), names, labels=labels)
+
+
+def test_labels_are_printable_and_short_and_a_title_is_text():
+    m = parameter(np.ones((2, 2)), "m")
+    walk = steps((m * m).sum(), labels={"m": ((1, "\0\x1b"), ("</svg>", "x" * 1000))}, title=3)
+    shown = walk.svg(1)
+    ET.fromstring(shown)
+    assert "\0" not in shown and "x" * 13 not in shown and "&lt;/svg&gt;" in shown and "<h1>3</h1>" in walk.html()
+
+
+def test_a_value_that_was_changed_in_place_is_refused():
+    x = parameter([1.0, 2.0], "x")
+    y = (x * x).sum()
+    with autograd.no_grad():
+        x.copy_(Tensor([3.0, 4.0]))
+    with pytest.raises(InputError, match="changed in place"):
+        steps(y, {"x": x})
+
+
+def test_numbers_that_are_none_and_arrays_without_elements_are_walked():
+    for x, y in ((np.nan, 2.0), (np.inf, 0.0), (1e308, 1e308), (np.zeros((0, 3)), np.ones(3)), (np.ones((1, 1, 1)), 2)):
+        walk = steps((parameter(x, "x") * parameter(y, "y")).sum())
+        assert walk.frames[-1]["numbers"]["wrong"] == [] and walk.svg(len(walk.frames))
+
+
 def test_what_cannot_be_walked_is_refused_with_a_reason():
     x = parameter([1.0, 2.0])
     for bad, reason in ((x.tanh(), "one element"), (x, "nothing was recorded"), (3, "expected a Tensor, got int"),
@@ -318,12 +377,12 @@ def test_steps_change_nothing():
 # ---------------------------------------------------------------------------------------------------------------------
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.lists(st.lists(st.integers(0, 30), min_size=0, max_size=3), min_size=2, max_size=20), st.booleans(),
-       st.integers(1, 3))
-def test_boxes_never_overlap_and_inputs_come_first(below, across, pieces):
+       st.integers(1, 3), st.booleans())
+def test_boxes_never_overlap_and_inputs_come_first(below, across, pieces, late):
     edges = [(s % t, t) for t, sources in enumerate(below) if t for s in sources]
     sizes = [(60 + 7 * (i % 5), 30 + 5 * (i % 3)) for i in range(len(below))]
-    plan = layout(sizes, edges, across, pieces)
-    assert plan == layout(sizes, edges, across, pieces)
+    plan = layout(sizes, edges, across, pieces, late=late)
+    assert plan == layout(sizes, edges, across, pieces, late=late)
     boxes = [(x - w / 2, y - h / 2, x + w / 2, y + h / 2) for (x, y), (w, h) in zip(plan.places, sizes, strict=True)]
     assert min(b[0] for b in boxes) >= -1e-6 and max(b[2] for b in boxes) <= plan.width + 1e-6
     assert min(b[1] for b in boxes) >= -1e-6 and max(b[3] for b in boxes) <= plan.height + 1e-6
@@ -332,6 +391,12 @@ def test_boxes_never_overlap_and_inputs_come_first(below, across, pieces):
             assert a[0] >= b[2] - 1e-6 or b[0] >= a[2] - 1e-6 or a[1] >= b[3] - 1e-6 or b[1] >= a[3] - 1e-6
     if pieces == 1:
         assert all(boxes[s][2 if across else 3] < boxes[t][0 if across else 1] for s, t in edges)
+
+
+def test_a_box_may_wait_until_just_before_its_first_use():
+    edges = [(0, 2), (2, 3), (3, 4), (1, 4), (0, 1)]                # 1 is used last, and could stand beside 2
+    rows = [[y for _, y in layout([(60, 30)] * 5, edges, late=late).places] for late in (False, True)]
+    assert rows[0][1] == rows[0][2] and rows[1][1] == rows[1][3]
 
 
 def test_boxes_that_want_the_same_place_share_it():
@@ -350,6 +415,56 @@ def test_all_frames_share_one_layout():
     assert known[0] == known[1] == known[2] and len(known[0]) == 25
 
 
+def texts(walk, number, node, order="topological"):
+    """What the box of a node says in a frame."""
+    boxes = walk.marks(number, order)[2:]                           # after the heading and the quiet edges
+    return [mark[3] for mark in boxes[node] if mark[0] == "text"]
+
+
+def test_a_box_shows_its_value_and_the_gradient_as_it_is_in_that_frame():
+    walk = example("diamond")
+    assert texts(walk, 4, 1) == ["b = a + a", "value", "2", "grad", "–"]
+    assert texts(walk, 7, 1) == ["b = a + a ✓", "value", "2", "grad 2 of 2", "2"]
+    assert texts(walk, 5, 1, "wrong") == ["b = a + a", "value", "2", "grad 1 of 2", "1"]
+    walk = example("attention")
+    k = next(n.id for n in walk.picture.graph.nodes if n.names == ["k"])
+    assert texts(walk, 1, k)[:11] == ["k", "the", "cat", "sat", "value", "0.2", "−0.4", "1", "0.8", "−0.5", "0.6"]
+    assert tint(-1) == COLDEST and tint(1) == HOTTEST and tint(0) == "#FFFFFF"
+
+
+def test_an_edge_carries_what_is_sent_along_it():
+    walk = example("product")                                       # d * f: grad d = f, grad f = d
+    frame = next(f for f in walk.frames if f["phase"] == "backward" and f["title"] == "L = d · f")
+    loud = walk.marks(frame["number"])[-2]
+    assert sorted(mark[3] for mark in loud if mark[0] == "text") == ["4", "−2"]
+    ends = {mark[3]: mark[1] for mark in loud if mark[0] == "text"}
+    x = {n.names[0]: walk.picture.plan.places[n.id][0] for n in walk.picture.graph.nodes}
+    assert (ends["−2"] < ends["4"]) is (x["d"] < x["f"])
+
+
+def test_a_pdf_has_all_frames_in_order(tmp_path, monkeypatch):
+    walk, seen = example("diamond"), []
+    monkeypatch.setattr(sys.modules[Steps.__module__], "_one_pdf", lambda slides: seen.extend(slides) or b"%PDF-")
+    walk.save(tmp_path / "all.pdf", order="wrong")
+    assert seen == [walk.marks(i, "wrong") for i in range(1, 10)]
+
+
+def test_edges_carry_numbers_or_the_rule_that_made_them():
+    shown = "".join(example("attention").svg(i) for i in range(10, 17))
+    assert ">g vᵀ</text>" in shown and ">wᵀ g</text>" in shown
+    walk = example("two_layer")
+    assert ">sum(g)</text>" in "".join(walk.svg(i) for i in range(12, 21))      # a bias: summed over the samples
+    assert ">part</text>" in "".join(walk.svg(i) for i in range(12, 21))        # a rule too long for an edge
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_letters_of_the_examples_are_large_enough_to_project(name):
+    walk = example(name)
+    sizes = [mark[4] for order in walk.walks for i in range(len(walk.frames_of(order)))
+             for group in walk.marks(i + 1, order) for mark in group if mark[0] == "text"]
+    assert min(sizes) > 10
+
+
 def test_frames_are_files_and_the_same_again(tmp_path):
     walk = example("product")
     folder = walk.save(tmp_path / "frames")
@@ -366,8 +481,9 @@ def test_frames_as_pdf_and_png(tmp_path):
     pages = walk.save(tmp_path / "all.pdf").read_bytes()
     assert pages.startswith(b"%PDF-") and len(re.findall(rb"/Type /Page\b", pages)) == 7
     assert pages == example("diamond").save(tmp_path / "again.pdf").read_bytes()
+    del walk.walks["wrong"].frames[2:]                              # a frame takes a while
     walk.save(tmp_path / "png", kind="png", order="wrong")
-    assert len(list((tmp_path / "png").glob("frame-0*.png"))) == 9
+    assert len(list((tmp_path / "png").glob("frame-0*.png"))) == 2
     assert (tmp_path / "png" / "frame-01.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -433,6 +549,34 @@ def test_the_page_turns_by_buttons_keys_slider_and_address(tmp_path, opened):
     assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
 
 
+def test_any_address_shows_a_frame_and_keys_may_come_fast(tmp_path, opened):
+    path = example("diamond").save(tmp_path / "page.html")
+    page = opened(path)
+    for hash_, number in (("#999", "7 / 7"), ("#0", "1 / 7"), ("#abc", "1 / 7"), ("#wrong-999", "9 / 9")):
+        page.goto("about:blank")
+        page.goto(path.as_uri() + hash_)
+        assert at(page) == number
+    page.evaluate("void (history.replaceState = () => { throw new DOMException('too often', 'SecurityError'); })")
+    page.keyboard.press("Home")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert at(page) == "4 / 9"
+    page.set_viewport_size({"width": 800, "height": 600})
+    assert page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]") == [800, 600]
+
+
+def test_without_javascript_the_page_shows_a_frame_and_says_how_to_see_the_others(tmp_path, chromium):
+    walk = example("diamond")
+    path = walk.save(tmp_path / "page.html")
+    context = chromium.new_context(java_script_enabled=False, offline=True)
+    try:
+        page = context.new_page()
+        page.goto(path.as_uri())
+        assert "-o all.pdf" in page.inner_text("noscript") and page.locator("svg text").count() > 10
+    finally:
+        context.close()
+
+
 def test_every_frame_of_the_page_is_the_frame_of_the_file(tmp_path, opened):
     walk = example("diamond")
     page = opened(walk.save(tmp_path / "page.html"))
@@ -451,7 +595,7 @@ def test_play_advances_and_stops_at_the_end(tmp_path, opened):
     page.keyboard.press("Home")
     page.keyboard.press(" ")
     assert page.inner_text(".play") == "pause"
-    until(page, ".number", "3 / 7")
+    until(page, ".number", re.compile("^[3-7] / 7$"))
     page.keyboard.press(" ")
     assert page.inner_text(".play") == "play"
     stopped = at(page)
@@ -515,6 +659,11 @@ def test_the_command_lists_its_examples_and_writes_pages_and_frames(tmp_path, ca
     assert (tmp_path / "diamond-steps.html").exists()
     assert main(["steps", "gru", "-o", "slides", "--order", "wrong"]) == 0
     assert (tmp_path / "slides" / "frame-50.svg").exists()
+    capsys.readouterr()
+    (tmp_path / "slides" / "frame-mine.txt").write_text("mine")
+    assert main(["steps", "diamond", "-o", "slides"]) == 0
+    assert "slides: frame-08.svg to frame-50.svg are of an earlier walk" in capsys.readouterr().err
+    assert (tmp_path / "slides" / "frame-mine.txt").read_text() == "mine"
 
 
 def test_the_command_takes_ops_mechanisms_modules_and_files(tmp_path, capsys):

@@ -106,6 +106,14 @@ def test_looks_are_noted_and_cut_back_on_resume(tmp_path, stop_at):
     assert all(w == round(w, 4) for w in one["weights"][0]) and sum(one["weights"][0]) == pytest.approx(1, abs=1e-3)
 
 
+def test_a_kill_before_anything_of_the_log_is_on_the_disk_loses_no_look(tmp_path):
+    trained(tmp_path / "whole", Looking, steps=4, validate_every=2, watch=1)
+    trained(tmp_path / "killed", Looking, stop_at=0, steps=4, validate_every=2, watch=1)
+    (tmp_path / "killed" / "log.jsonl").write_text("")  # its lines had not been written when it was killed
+    trained(tmp_path / "killed", Looking, resume=True, steps=4, validate_every=2, watch=1)
+    assert log_of(tmp_path / "killed") == log_of(tmp_path / "whole")
+
+
 def test_watching_may_begin_or_end_on_resume_and_asks_for_something_to_see(tmp_path):
     trained(tmp_path / "r", Looking, stop_at=5)
     trained(tmp_path / "r", Looking, watch=1, resume=True)

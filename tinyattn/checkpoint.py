@@ -242,7 +242,7 @@ def read_log(run, last=None):
     for line in text.splitlines():
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # brackets within brackets by the thousand
             continue
         if isinstance(entry, dict) and isinstance(entry.get("step"), int) and (last is None or entry["step"] <= last):
             lines.append(entry)

@@ -166,8 +166,10 @@ class _Loop:
             raise InputError(f"{self.run}: the run has {state.get('batches')} batches an epoch, the data now give "
                              f"{len(self.batches)}; a run goes on only with the data it began with")
         self._cut_log()
+        looks = None if h.step or h.looks else self._looks()  # a kill before the first flush has lost those of step 0
         self._write_config()
         self._open_log()
+        self._keep_looks(looks)
 
     def _completed(self, config):
         return replace(config, options=checkpoint.completed(type(self.system).Options, config.options))

@@ -133,6 +133,8 @@ def neutral(e, look):
     x, y = e.args
     if e.op == "mul" and isinstance(y, Number) and not isinstance(x, Number):
         return _with(e, args=(y, x))
+    if e.op == "mul" and isinstance(x, Number) and _is(y, 1):
+        return x
     left = {"mul": 1, "add": 0}.get(e.op)
     right = {"add": 0, "sub": 0, "div": 1, "pow": 1}.get(e.op)
     if left is not None and _is(x, left) and y.shape == e.shape:

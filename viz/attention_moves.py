@@ -27,7 +27,7 @@ function start(root) {
         choice[a] = [...values, ...more][select.selectedIndex];
         fillSelects();
         draw();
-        root.querySelector(`select[data-axis="${axis}"]`)?.focus();
+        [...root.querySelectorAll("select")].find((one) => one.dataset.axis === axis)?.focus();
       };
       label.append(select);
       box.append(label);
@@ -40,7 +40,8 @@ function start(root) {
     Object.assign(root.dataset, { view: state.view, where: now.where });
     const stage = part("stage"), n = state.view === "text" ? 0 : Math.max(now.rows.length, now.columns.length);
     const long = now.columns.length > 60;
-    root.style.setProperty("--size", n <= 11 && !long ? "21px" : n <= 14 && !long ? "18px" : n <= 20 ? "16px" : "13px");
+    const sizes = long ? [[20, 16]] : [[8, 24], [11, 21], [14, 18], [20, 16]];
+    root.style.setProperty("--size", `${(sizes.find(([most]) => n <= most) || [0, 13])[1]}px`);
     stage.replaceChildren();
     part("what").replaceChildren(make("b", "", now.where), now.where && now.title ? "   " : "", now.title);
     ({ lines: drawPair, text: drawText, table: drawTable })[state.view](stage, now);
@@ -57,7 +58,7 @@ function start(root) {
       button.hidden = button.dataset.view === "lines" && Boolean(now.parts);
       button.setAttribute("aria-pressed", button.dataset.view === state.view);
     }
-        const [side, index] = state.pinned || [];
+    const [side, index] = state.pinned || [];
     if (side && index >= (side === "row" ? now.rows : now.columns).length) state.pinned = null;
     rest();
   }
@@ -101,7 +102,7 @@ function start(root) {
     part("said").textContent = words(side, index, other);
     part("scale").setAttribute("aria-pressed", state.scale === "largest");
     part("legend").lastChild.textContent = ` ${full === 1 ? "1" : full.toFixed(3)}`
-      + (now.gold.length ? "   dashed frame: gold" : "");
+      + (now.gold.length ? "   dashed frame: the right place to look (gold)" : "");
   }
 
   function tint(side, index, other, full) {
@@ -167,7 +168,7 @@ function start(root) {
     if (!side) return "Point at a token, or move to one with the keyboard: its weights are shown on the other side. "
       + "A click holds it, Escape lets go.";
     const names = { row: now.rows, column: now.columns };
-    if (now.parts && state.cell !== null) return ofDocument(state.cell);
+    if (now.parts) return ofDocument(state.cell ?? now.heaviest);
     if (state.cell !== null) return `“${now.rows[index]}” (${index + 1}) to “${now.columns[state.cell]}” `
       + `(${state.cell + 1}): ${weight("row", index, state.cell).toFixed(4)}`;
     const best = names[other].map((name, n) => [weight(side, index, n), name, n]);

@@ -24,7 +24,8 @@ from .page import _closed, embedded, page, write
 
 UNIT = 10_000                 # a weight on the page is a whole number of these parts
 MOST, LONGEST = 1_200_000, 1_000  # numbers on a page (about 3 MB), tokens of a side
-LONG = 40                     # more tokens than that are shown as running text first
+LARGEST = 1e6                 # no weight is that large
+LONG = 24                     # more tokens than that are shown as running text first
 MEANS = ("head", "layer", "feature", "row", "sentence_row", "word_row")  # what a mean is offered over
 VIEWS = ("lines", "text", "table")
 
@@ -43,7 +44,7 @@ def attention_page(looks, path=None, title="", *, view=None, rows=None, columns=
     elif rows is not None or columns is not None:
         raise InputError("attention page: rows and columns name the maps of a `capture()`; looks have their own")
     looks = getattr(looks, "finest", looks)
-    looks = [look if hasattr(look, "place") else _look(*look) for look in looks]
+    looks = [look if hasattr(look, "place") else _look(look) for look in _listed(looks)]
     if view is not None and view not in VIEWS:
         raise InputError(f"attention page: expected a view of {', '.join(VIEWS)}, got {view!r}")
     if path is not None and not str(path).lower().endswith((".html", ".htm")):
@@ -64,7 +65,8 @@ class AttentionPage:
         """HTML for the middle of any page: style, picture and script. The same picture twice in a page needs two
         keys."""
         numbers = embedded("", self.data)
-        name = f"look-{zlib.crc32((numbers if key is None else str(key)).encode()):08x}"
+        code = zlib.crc32((numbers if key is None else str(key)).encode("utf-8", "surrogatepass"))
+        name = f"look-{code:08x}"
         body = _section(embedded(name, self.data))
         return f"<style>{STYLE}</style>\n{body}\n<script>\n{_closed(SCRIPT)}\n</script>\n"
 
@@ -91,12 +93,22 @@ def _section(numbers):
             f'aria-label="view">{buttons}</span><button type="button" class="scale" aria-pressed="false">colours up '
             'to the largest weight</button></div><p class="what"></p><p class="said" role="status"></p>'
             '<div class="stage"></div>'
-            '<p class="legend">weight 0 <i></i><span></span></p><noscript>This page needs JavaScript.</noscript>'
+            '<p class="legend">weight 0 <i></i><span></span></p><noscript>This page draws by JavaScript, which is '
+            'switched off here. A drawing needs none: tinyattn heatmap RUN -o look.svg</noscript>'
             "</section>")
 
 
-def _look(weights, rows, columns, title="", gold=()):
-    return Look(weights, rows, columns, title, gold)
+def _look(parts):
+    """A Look of a tuple (weights, rows, columns[, title[, gold]])."""
+    if not 3 <= len(_listed(parts)) <= 5:
+        raise InputError(f"attention page: expected (weights, rows, columns[, title[, gold]]), got {len(parts)} things")
+    return Look(*parts)
+
+
+def _listed(things):
+    if not isinstance(things, (list, tuple)):
+        raise InputError(f"attention page: expected a list of maps, got {type(things).__name__}")
+    return things
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -110,7 +122,7 @@ def _data(looks, view):
     axes, tokens, sides, maps = list(choices(looks)), [], [], []
     for look in looks:
         weights = _checked(look)                                           # (T, S)
-        one = {"p": [look.place.get(axis) for axis in axes], "r": _number(tokens, list(map(token, look.rows))),
+        one = {"p": [_value(look.place.get(axis)) for axis in axes], "r": _number(tokens, list(map(token, look.rows))),
                "c": _number(tokens, list(map(token, look.columns))), "s": _number(sides, list(look.sides)),
                "t": str(look.title), "g": [[int(i), int(j)] for i, j in look.gold],
                "w": np.rint(weights * UNIT).astype(int).ravel().tolist()}
@@ -122,8 +134,8 @@ def _data(looks, view):
         raise InputError(f"attention page: expected at most {MOST:,} weights, got {total:,} in {len(maps)} maps; leave "
                          f"some out: {offered(looks)}")
     long = any(look.parts for look in looks) or max(len(look.columns) for look in looks) > LONG
-    return {"axes": axes, "maps": maps, "tokens": tokens, "sides": sides, "unit": UNIT, "means": list(MEANS),
-            "view": view or ("text" if long else "lines"), "scale": "largest" if long else "one"}
+    return {"axes": list(map(str, axes)), "maps": maps, "tokens": tokens, "sides": sides, "unit": UNIT,
+            "means": list(MEANS), "view": view or ("text" if long else "lines"), "scale": "largest" if long else "one"}
 
 
 def _told_apart(looks):
@@ -133,6 +145,13 @@ def _told_apart(looks):
         return looks
     return [Look(look.weights, look.rows, look.columns, look.title, look.gold, {"map": i, **look.place}, look.sides,
                  look.parts) for i, look in enumerate(looks, 1)]
+
+
+def _value(place):
+    """A value of a place as JSON has it: a number, a text, or None for none."""
+    if isinstance(place, (int, np.integer)) and not isinstance(place, bool):
+        return int(place)
+    return place if place is None else str(place)
 
 
 def _number(known, names):
@@ -145,8 +164,13 @@ def _checked(look):
     """The weights (T, S) of a Look as numbers. InputError unless they are, one for each pair of tokens."""
     which = "attention page: " + (said(look.place) or str(look.title).partition("\n")[0] or "the map")
     w = look.weights
-    w = np.asarray(w.numpy() if hasattr(w, "numpy") else w)
-    T, S = len(look.rows), len(look.columns)
+    try:
+        w = np.asarray(w.numpy() if hasattr(w, "numpy") else w)
+        T, S, gold = len(look.rows), len(look.columns), [(int(i), int(j)) for i, j in look.gold]
+        parts = [(int(count), float(weight)) for count, weight in look.parts]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{which}: expected a matrix of weights, lists of tokens and pairs, got something else: "
+                         f"{error}") from None
     if w.shape != (T, S):
         raise InputError(f"{which}: expected weights of shape ({T} rows, {S} columns), one for each pair of tokens, "
                          f"got shape {w.shape}")
@@ -160,9 +184,13 @@ def _checked(look):
         i, j = (int(n) for n in np.argwhere(~np.isfinite(w.astype(float)))[0])
         raise InputError(f"{which}: the weight of row {i + 1} ({token(look.rows[i])}), column {j + 1} "
                          f"({token(look.columns[j])}) is {w[i, j]}")
-    if any(not (0 <= i < T and 0 <= j < S) for i, j in look.gold):
+    if np.abs(w).max() > LARGEST:
+        raise InputError(f"{which}: expected weights, at most {LARGEST:,.0f}, got {np.abs(w).max():g}")
+    if any(not (0 <= i < T and 0 <= j < S) for i, j in gold):
         raise InputError(f"{which}: a gold pair is outside {T} rows and {S} columns")
-    if look.parts and (T != 1 or sum(count for count, _ in look.parts) != S):
+    if any(count < 0 or not np.isfinite(weight) for count, weight in parts):
+        raise InputError(f"{which}: expected sentences of (number of words, weight), got {parts[:3]}")
+    if parts and (T != 1 or sum(count for count, _ in parts) != S):
         raise InputError(f"{which}: expected the sentences of a document to fill one row of {S} words, got {T} rows "
-                         f"and {sum(count for count, _ in look.parts)} words in sentences")
+                         f"and {sum(count for count, _ in parts)} words in sentences")
     return w.astype(float)

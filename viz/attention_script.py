@@ -105,7 +105,9 @@ function chosen(data, choice) {                          // the map that is show
   const where = data.axes.map((axis, a) => choice[a] === null || choice[a] === ALL ? "" : choice[a] === MEAN
     ? `mean of ${new Set(maps.map((map) => map.p[a])).size} ${plural(spoken(axis))}` : say(axis, choice[a]));
   const own = first.r === first.c && !choice.includes(ALL);
-  return { rows, columns, w, gold, own, parts: first.parts, title: first.t, sides: data.sides[first.s],
+  const of = (j) => { let end = 0; return first.parts.find(([count]) => (end += count) > j)[1] * w[0][j]; };
+  const heaviest = first.parts && columns.reduce((best, _, j) => of(j) > of(best) ? j : best, 0);
+  return { heaviest, rows, columns, w, gold, own, parts: first.parts, title: first.t, sides: data.sides[first.s],
     where: where.filter(Boolean).join(", ") };
 }
 """
@@ -147,7 +149,8 @@ function drawText(at, now) {
   const text = make("div", "text");
   at.append(text);
   if (!now.own && now.rows.length > 1) text.append(make("h3", "", now.sides[0]), listOf("row", now.rows, "rows"));
-  text.append(make("h3", "", now.own ? "the word that is pointed at looks at the others" : now.sides[1]));
+  text.append(make("h3", "", now.own ? "the word that is pointed at looks at the others" : now.parts
+    ? "each word: its weight within its sentence; each bar: the weight of the sentence" : now.sides[1]));
   if (!now.parts) {
     text.append(listOf(now.own ? "row" : "column", now.columns, "columns"));
     return;

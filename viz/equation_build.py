@@ -28,6 +28,7 @@ class Value:
     of: object = None
     array: object = None
     letters: tuple = ()
+    nameless: bool = False     # is it a constant that the code has no name for?
     at: object = None          # of a gradient g that comes in at an output: this output, of whose gradient it is a part
 
 
@@ -340,6 +341,7 @@ class Builder:
         for i in given:
             v = self.values[i]
             if v.of is None:
+                v.nameless = not v.name
                 v.name = _free(v.name or "c", taken, bool(v.name))
         inner = [e.id for e in chosen if self.values[e.id].of is None]
         letters = {canonical(v.name).rstrip("0123456789") for v in self.values.values()}

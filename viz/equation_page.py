@@ -41,6 +41,10 @@ def legend(equations, latex=False):
         what = "" if one else ", L any number made of the result"
         lines.append(rf"$\bar{{x}} = \partial {top} / \partial x$" + (what.replace(" L ", " $L$ ")) if latex
                      else f"∂{top}/∂x: the gradient of {top} by x{what}")
+    nameless = [v.name for v in map(equations.values.get, equations.given) if v.nameless]
+    if nameless:
+        shown = [f"${latex_name(n)}$" if latex else plain_name(n) for n in nameless[:1] + nameless[1:][-1:]]
+        lines.append((" to " if latex else " … ").join(shown) + ": computed outside of the graph, constants in it")
     for v in equations.values.values():
         if v.at is not None:
             names = v.name, equations.values[v.at].name

@@ -232,6 +232,10 @@ def title(part):
     """What is written over a box."""
     if not isinstance(part, Steps):
         return part
+    if len(part.name) < 2:  # "l × 2" says little: l0, l1
+        between = ", " if part.times == 2 else "–"
+        ends = f"{part.name}{part.first}{between}{part.name}{part.last}"
+        return ends if part.times == 2 else f"{ends} × {part.times}"
     whole = part.first <= 1 and part.times == part.last - part.first + 1
     return f"{part.name}{'' if whole else f' {part.first}–{part.last}'} × {part.times}".strip()
 

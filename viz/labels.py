@@ -3,6 +3,7 @@
 Everything here is text and numbers; how it looks is decided in `dot.py`.
 """
 import math
+import os
 import re
 from dataclasses import dataclass, field
 
@@ -61,16 +62,23 @@ class Labels:
         if step.input_names and "{" + step.input_names[0][:-1] + "}" in step.tex:  # any number of inputs: [xs]
             names[step.input_names[0][:-1]] = ", ".join(names[s] if names[s] != s else "·" for s, _ in given[:4]) \
                 + (", …" if len(given) > 4 else "")
+        axes = settings.get("axes") if step.op == "permute" else None
+        if axes and [a % len(axes) for a in axes] != [*range(len(axes) - 2), len(axes) - 1, len(axes) - 2]:
+            return self.result(step, "")  # x^T is the swap of the last two axes; the settings say this one
+        if axes:
+            settings.pop("axes")
         if "{i}" in step.tex and "index" in settings:
             names["i"] = _index(settings.pop("index"))
         text = formula(_without(step.tex, set(step.input_names) - set(names)), names)
         slots = "".join(step.input_names)  # tanh(x) says no more than "tanh", and x + y no more than "add"
         if _letters(text) in ("", _letters(slots), _letters(step.op + slots), *step.input_names):
             text = ""
-        result = next((values[v].name for v in step.outputs if values[v].name), "")
-        if result:
-            text = f"{printable(result)} = {text}" if text else printable(result)
-        return text
+        return self.result(step, text)
+
+    def result(self, step, text):
+        """`y = text` if the result has a name."""
+        result = next((v.name for v in map(self.program.values.__getitem__, step.outputs) if v.name), "")
+        return " = ".join(filter(None, [printable(result), text]))
 
     def scope(self, node):
         """A closed box: its name and how much it holds."""
@@ -87,8 +95,15 @@ class Labels:
         slot = self.slots[value.id]
         use = slot if len(slot.rstrip("0123456789")) > 2 else node.kind
         said = f"{kind}{shape_text(value.shape)}"
-        return Label((self.shown(value, 48) or use) + times, [said] if said else [],
+        return Label((self.shown_all(node.members) or use) + times, [said] if said else [],
                      self.numbers(node.members[:1], "first: " if node.steps > 1 else ""))
+
+    def shown_all(self, ids):
+        """The name of leaves that are drawn as one: of bias_l0 and bias_l1 "bias_l0…1"."""
+        first, last = (self.shown(self.program.values[i], 48) for i in (ids[0], ids[-1]))
+        same = len(os.path.commonprefix([first, last]))
+        end = last[same:]
+        return first + f"…{end}" if end.isdecimal() and first[same:].isdecimal() else first
 
     def shown(self, value, limit=24):
         """A value's name, without what the box that it is drawn in says already, or its number if it is just one."""

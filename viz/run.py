@@ -4,6 +4,7 @@ What is shown is read from the folder: config.json, log.jsonl, metrics.json; wha
 anew from its checkpoint. Reading a run executes nothing that lies in the folder.
 """
 import json
+import os
 from html import escape
 from pathlib import Path
 
@@ -152,8 +153,7 @@ class Run:
             try:
                 return f"<figure>{unique(name, draw())}</figure>"
             except (InputError, render.Unavailable) as problem:
-                reason = str(problem).replace(str(self.folder), self.folder.name)  # no paths of this machine
-                return f'<p class="pale">{escape(printable(reason, 300))}</p>'
+                return f'<p class="pale">{escape(printable(self._without_folders(str(problem)), 300))}</p>'
 
         remarks = "".join(f'<p class="pale">{escape(printable(line, 300))}</p>' for line in self.remarks())
         head = (f'<div class="tinyattn-run"><section><h2>Figures</h2>{self._figures()}{remarks}</section>'
@@ -167,6 +167,16 @@ class Run:
                        for title, name, draw in parts if name != "frames" or any("looks" in r for r in self.log))
         opened = " open" if whole else ""
         return f"{head}\n{body}<details{opened}><summary>Settings</summary>{self._settings()}</details>\n"
+
+    def _without_folders(self, text):
+        """`text` without the folders of this machine, which are nobody else's business."""
+        config = self.config
+        paths = [self.attention, config.options.get("attention"), config.links, *config.data]
+        for path in (self.folder, *(p for p in paths if isinstance(p, str) and p)):
+            for form in (str(Path(path).absolute()), str(path)):
+                text = text.replace(form, _last(form))
+            text = text.replace(f"{Path(path).absolute().parent}{os.sep}", "")
+        return text
 
     def _figures(self):
         metrics = self.metrics or {}
@@ -196,8 +206,10 @@ class Run:
     def _settings(self):
         config = self.config.to_json()
         rest = {k: v for k, v in config.items() if k not in _NOT_SHOWN and v not in (None, [])}
+        shown = [{k: _last(v) if k == "links" or ".py:" in str(v) else v for k, v in table.items()}  # no folders
+                 for table in (config["options"], rest)]
         tables = [_table([(name.replace("_", " "), _shown(value)) for name, value in table.items()])
-                  for table in (config["options"], rest)]
+                  for table in shown]
         return f'<div class="tinyattn-run">{"".join(f"<section>{table}</section>" for table in tables)}</div>'
 
 

@@ -24,9 +24,13 @@ def records_of(given, who):
 def number(value):
     """`value` as a float, or None for what cannot be drawn: nan, inf, a text, a number beyond 1e100, for a log may hold
     what somebody else wrote. Less than 1e-100 is 0."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not abs(value) <= MOST:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
-    return float(value) if abs(value) >= 1 / MOST else 0.0
+    try:
+        value = float(value)
+    except OverflowError:  # a whole number beyond float64
+        return None
+    return (value if abs(value) >= 1 / MOST else 0.0) if abs(value) <= MOST else None
 
 
 def step_of(record, who):

@@ -51,7 +51,7 @@ def attention():
 
 
 def gru():
-    """a GRU step of width 1, number by number: r acts after the product, z keeps the old state (PyTorch's GRU)"""
+    """a GRU step of width 1: r acts after the product, z keeps the old state (PyTorch's GRU)"""
     values = _numbers(x=1.5, h0=-1.0, wr=0.4, ur=-0.8, wz=0.6, uz=0.5, wn=0.7, un=-0.6)
     x, h0, wr, ur, wz, uz, wn, un = values.values()
     xr, hr = wr * x, ur * h0

@@ -1,9 +1,10 @@
 """Where the boxes of a small graph stand: layers by longest path, order by barycentre, places by least squares.
 
 Sugiyama, Tagawa and Toda (1981) in short. 1. A box stands one layer after the last of its inputs, or as late as its
-first use allows; a leaf just before its first use. 2. An edge over several layers gets a bend in each. 3. Within the layers the boxes are ordered by the
-mean place of their neighbours, to and fro, and the order with the fewest crossings is kept. 4. Each box is pulled to
-the mean of its neighbours; boxes that would overlap share the mean of what they want (pool adjacent violators).
+first use allows; a leaf just before its first use. 2. An edge over several layers gets a bend in each. 3. Within the
+layers the boxes are ordered by the mean place of their neighbours, to and fro, and the order with the fewest crossings
+is kept. 4. Each box is pulled to the mean of its neighbours; boxes that would overlap share the mean of what they want
+(pool adjacent violators).
 """
 from dataclasses import dataclass
 

@@ -14,7 +14,8 @@ STYLE = """
 .tinyattn-steps .said { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 @media print { .tinyattn-steps .controls, .tinyattn-steps .why { display: none; } }
 """
-PAGE_STYLE = "body { max-width: none; margin: 0 auto; padding: 0; } h1 { display: none; }"
+PAGE_STYLE = ("body { max-width: none; margin: 0 auto; padding: 0; } h1 { display: none; } "
+              "@page { size: landscape; margin: 1cm; }")
 
 # Every section on the page is started once, and looks only for what it holds: no ids, no names outside the function.
 SCRIPT = """
@@ -42,7 +43,12 @@ SCRIPT = """
       find("last").disabled = find("next").disabled = at === frames.length - 1;
       root.dataset.frame = at + 1;
       root.dataset.order = wrong.checked ? "wrong" : "topological";
-      if (whole) history.replaceState(null, "", "#" + (wrong.checked ? "wrong-" : "") + (at + 1));
+      if (whole) remember();
+    }
+    function remember() {  // browsers refuse it when a held key turns too many frames a second; the next one will do
+      try {
+        history.replaceState(null, "", "#" + (wrong.checked ? "wrong-" : "") + (at + 1));
+      } catch {}
     }
     function stop() {
       clearInterval(timer);
@@ -118,4 +124,6 @@ def section(data, title, order, first, whole):
             '<span class="number"></span>\n'
             f'<label>each <select class="speed">{speeds}</select></label>\n'
             f'<label><input type="checkbox" class="wrong"{checked}> wrong order</label></div>\n<p class="why"></p>\n'
+            '<noscript><p>Frame 1 alone: pages turn by JavaScript, which is switched off here. Frames that need none: '
+            'tinyattn steps NAME -o all.pdf</p></noscript>\n'
             f"{numbers}\n</section>")

@@ -72,7 +72,8 @@ def _line(tex):
             waiting.pop()
             open_groups[-1].append(_written(waiting[-1], inner, open_groups[-1]))
         else:
-            text = " " if sign in (r"\,", r"\;", r"\ ") else sign if command is None else _SIGNS.get(command, command + " ")
+            text = sign if command is None else _SIGNS.get(command, command + " ")
+            text = " " if sign in (r"\,", r"\;", r"\ ") else text
             open_groups[-1].append(_written(waiting[-1], text, open_groups[-1]) if text != " " else text)
     return "".join("".join(group) for group in open_groups)
 

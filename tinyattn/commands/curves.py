@@ -127,5 +127,7 @@ def show_command(run, output, attention):
     """Write all of a run on one page: figures, curve, gradient norms, what it looks at, graph, settings."""
     from viz.run import Run
     path, run = Path(output) if output else Path(run) / "run.html", Run(run, attention)
+    if attention is not None:  # named to be run: what is wrong with it is said, and not written into the page
+        run.system()
     run.save(path)
     out(str(path))

@@ -3,6 +3,7 @@ from ..errors import InputError
 from .console import note
 
 MOST = 48  # maps on one page
+SUFFIXES = (".svg", ".pdf", ".png", ".htm", ".html")
 MEANS = ("head", "feature", "sentence_row", "word_row", "row")  # what --mean is over, where it is there
 
 
@@ -20,6 +21,9 @@ def wanted_of(given, only):
 
 def draw(predictions, path, form=None, wanted=None, mean=False):
     """Draw what predictions looked at into `path`: an interactive page for .html, else a picture of this form."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"heatmap: expected a file name that ends in {', '.join(SUFFIXES[:-2])} or .html, got "
+                         f"{path.name!r}")
     samples = [_chosen(p.finest, wanted or {}, mean) for p in predictions if p.looks]
     if path.suffix.lower() in (".html", ".htm"):
         if form is not None:
@@ -104,6 +108,9 @@ def _single(form, looks):
 
 def _lines(looks, path):
     """One map; or all heads of one layer, a picture each."""
+    if any(len(look.parts) > 1 for look in looks):
+        raise InputError("--as lines: this document's words have weights within their sentences, so lines of different "
+                         "sentences cannot be compared: --as text or map")
     from viz import lines
     from viz.maps import choices, offered, stacked
 
@@ -144,7 +151,7 @@ def _hops(looks, path):
     from viz.maps import stacked
 
     from ..models.system import said
-    if not all(len(look.rows) == 1 for look in looks):
+    if not all(len(look.rows) == 1 and not look.parts for look in looks):
         raise InputError("--as hops: draws what each hop of a question looked at in a story; this run has other maps: "
                          "--as map")
     one = stacked(looks)

@@ -194,7 +194,7 @@ class Classify(System):
             record["gold"] = document.label
         else:
             record["text"] = text
-        said = f"{self.labels[best]} ({p[best]:.2f})" + (f", is {document.label}" if text is None else "")
+        said = f"{self.labels[best]} ({p[best]:.2f})" + (f"; its label: {document.label}" if text is None else "")
         return Prediction(f"{self.labels[best]}\t{p[best]:.4f}", record, _pictures(rows, looks, said),
                           (lambda: self._closely(document, rows, looks, said)) if looks else None)
 

@@ -118,7 +118,7 @@ class Look:
 
 def said(place):
     """{"kind": "cross", "layer": 1, "head": 2} as "cross, layer 1, head 2"."""
-    return ", ".join(value if isinstance(value, str) else f"{name.replace('_', ' ')} {value}"
+    return ", ".join(value if isinstance(value, str) else f"{str(name).replace('_', ' ')} {value}"
                      for name, value in place.items())
 
 
