@@ -13,7 +13,7 @@ from tinyattn import Tensor, capture
 from tinyattn.attention import find
 from tinyattn.functional import linear
 from viz import panels, steps
-from viz.matrix import matrix
+from viz.attention.matrix import matrix
 from viz.plot import figure
 
 words = ["she", "ate", "fish"]

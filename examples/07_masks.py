@@ -12,7 +12,7 @@ from tinyattn import Tensor, capture
 from tinyattn.attention import find, mask
 from tinyattn.ops.broadcast import ShapeError
 from viz import panels
-from viz.masks import masks
+from viz.attention.masks import masks
 
 rng = np.random.default_rng(0)
 scaled_dot = find("scaled_dot")
@@ -212,4 +212,4 @@ assert np.isnan(spoilt[1]).any() and np.isfinite(spoilt[0]).all()
 # - `tinyattn/attention/mask.py`: `causal`, `from_lengths`, `window`, `both`, `fit`
 # - `tinyattn/attention/core.py`: `weights_of`, `fitted`, the one place where scores meet a mask
 # - `tinyattn/ops/softmax.py`: `Softmax.composed`, which handles rows of -inf
-# - `viz/masks.py`: `masks`
+# - `viz/attention/masks.py`: `masks`

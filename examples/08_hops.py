@@ -265,5 +265,5 @@ assert most == {1: 3, 2: 4}, most
 #
 # - `tinyattn/attention/memory.py`: `memory`, `_mapped`, `_updated`: hops, the maps and the updates by name
 # - `tinyattn/models/memory_network.py`: the end-to-end memory network, trained on stories
-# - `viz/heatmap.py`: `heatmap`: the picture of the weights
+# - `viz/attention/heatmap.py`: `heatmap`: the picture of the weights
 # - `tests/test_memory.py`: `test_the_story_of_figure_3`: this lesson's first half as a test

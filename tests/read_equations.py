@@ -1,6 +1,6 @@
 """A reader of printed equations: it parses the Unicode text of `viz.equations` and computes it with NumPy.
 
-It shares nothing with the printer; what it knows is the notation, as the docstring of `viz/notation.py` states it.
+It shares nothing with the printer; what it knows is the notation, as the docstring of `viz/formulas/notation.py` states it.
 
     expression  product (+|- product)*, after a leading "-" or none
     product     power ((⊙|·|/) power)*

@@ -15,10 +15,10 @@ from tinyattn.attention.structured_self import penalty as penalty_of  # noqa: E4
 from tinyattn.cli import main  # noqa: E402
 from tinyattn.errors import InputError  # noqa: E402
 from viz import example_panels, hops, lines, masks, panels, penalty, positions, tinted  # noqa: E402
-from viz.masks import KINDS as MASK_KINDS  # noqa: E402
+from viz.attention.masks import KINDS as MASK_KINDS  # noqa: E402
+from viz.attention.positions import KINDS  # noqa: E402
+from viz.attention.positions import number as digits  # noqa: E402
 from viz.plot import quiet  # noqa: E402
-from viz.positions import KINDS  # noqa: E402
-from viz.positions import number as digits  # noqa: E402
 
 NASTY = ["<pad>", "the", "$x_1$", "the", "a\\b", "日本"]
 

@@ -16,12 +16,12 @@ from tinyattn.commands.equations import LIMIT, find, recorded
 from tinyattn.errors import InputError
 from tinyattn.nn import example_of, outputs_of
 from tinyattn.tensor import Tensor
-from viz.algebra import Call, Name, Number, key, simplify
-from viz.equations import equations
-from viz.graph import graph
-from viz.namer import canonical, latex_name, names_from_code, plain_name, python_name
-from viz.notation import BREAK, Latex, Text
-from viz.numpy_source import Source
+from viz.formulas.algebra import Call, Name, Number, key, simplify
+from viz.formulas.equations import equations
+from viz.formulas.namer import canonical, latex_name, names_from_code, plain_name, python_name
+from viz.formulas.notation import BREAK, Latex, Text
+from viz.formulas.numpy_source import Source
+from viz.graphs.graph import graph
 
 CLOSE = 1e-10
 EXCEPTIONS = {}  # {mechanism: why its equations cannot be read back}; none at present

@@ -10,7 +10,7 @@ from tinyattn import InputError, Tensor, capture  # noqa: E402
 from tinyattn.attention import by_family, find, mask, weigh  # noqa: E402
 from tinyattn.cli import main  # noqa: E402
 from viz import gallery, panels  # noqa: E402
-from viz.panels import matrices  # noqa: E402
+from viz.attention.panels import matrices  # noqa: E402
 
 
 def looked(scores, allowed=None):

@@ -23,11 +23,12 @@ from tinyattn.functional import softmax  # noqa: E402
 from tinyattn.op import fused  # noqa: E402
 from tinyattn.program import Program  # noqa: E402
 from tinyattn.tensor import Tensor  # noqa: E402
-from viz import graph, render, xdot  # noqa: E402
-from viz.exchange import from_json, to_json  # noqa: E402
-from viz.fit import fitted  # noqa: E402
-from viz.grids import block, cell_text, summary  # noqa: E402
-from viz.labels import number_text  # noqa: E402
+from viz import graph  # noqa: E402
+from viz.graphs import render, xdot  # noqa: E402
+from viz.graphs.exchange import from_json, to_json  # noqa: E402
+from viz.graphs.fit import fitted  # noqa: E402
+from viz.graphs.grids import block, cell_text, summary  # noqa: E402
+from viz.graphs.labels import number_text  # noqa: E402
 
 
 @pytest.fixture
@@ -469,7 +470,7 @@ def test_a_pdf_has_all_that_the_layout_has(monkeypatch, draws):
     if not render._graphviz_pure():
         pytest.skip("graphviz-pure is not installed")
     kept = []
-    monkeypatch.setattr("viz.xdot.save_bytes", lambda fig, *a, **k: kept.append(fig) or b"")
+    monkeypatch.setattr("viz.graphs.xdot.save_bytes", lambda fig, *a, **k: kept.append(fig) or b"")
     g = graph(loss_of()[0], legend=True)
     xdot.pdf(render._run([render._graphviz_pure(), "-Tjson"], g.dot, 30))
     (axes,) = kept[0].axes
@@ -486,7 +487,7 @@ KINDS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF-", "html": b"<!DOCTYP
 
 def without_path(folder, code):
     """A fresh process with an empty PATH that saves a graph in every form: its names and what it said on stderr."""
-    code = ("import sys; sys.path[:0] = ['tests', '.']\nfrom test_viz import small\nfrom viz import graph, render\n"
+    code = ("import sys; sys.path[:0] = ['tests', '.']\nfrom test_viz import small\nfrom viz import graph\nfrom viz.graphs import render\n"
             f"{code}\nfor kind in {list(KINDS)}:\n"
             f"    print(graph(small(), legend=True).save({str(folder)!r} + '/' + kind + '/g.' + kind).name)")
     for kind in KINDS:

@@ -37,7 +37,7 @@ SOURCES = sorted([*ROOT.glob("tinyattn/**/*.py"), *ROOT.glob("viz/**/*.py")])
 
 
 def floor_of(dotted):
-    """The name in FLOORS for tinyattn.ops.matmul ("ops"), viz.graph ("viz") or None for tinyattn itself."""
+    """The name in FLOORS for tinyattn.ops.matmul ("ops"), viz.graphs.graph ("viz") or None for tinyattn itself."""
     parts = dotted.split(".")
     return "viz" if parts[0] == "viz" else parts[1] if len(parts) > 1 else None
 

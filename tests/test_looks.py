@@ -24,7 +24,7 @@ from tinyattn.train import train
 
 pytest.importorskip("matplotlib")
 
-from viz.maps import averaged, choices, chosen, looks_of, offered, stacked, token  # noqa: E402
+from viz.attention.maps import averaged, choices, chosen, looks_of, offered, stacked, token  # noqa: E402
 
 WORDS = Vocabulary.build([[*"abcdef"]], 100, 1)
 SENTENCES = ["good food .", "the bad one ; good", "food ; bad"]

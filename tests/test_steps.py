@@ -18,12 +18,12 @@ from tinyattn.commands import names
 from tinyattn.errors import InputError
 from tinyattn.tensor import Tensor
 from viz import Steps, steps
-from viz.steps_examples import EXAMPLES, LABELS
-from viz.steps_formula import rule_of
-from viz.steps_layout import _spread, layout
-from viz.steps_marks import tint
-from viz.steps_record import Recording
-from viz.steps_walk import topological
+from viz.backprop.examples import EXAMPLES, LABELS
+from viz.backprop.formula import rule_of
+from viz.backprop.layout import _spread, layout
+from viz.backprop.marks import tint
+from viz.backprop.record import Recording
+from viz.backprop.walk import topological
 
 COLDEST, HOTTEST = "#80B8E5", "#F4BF74"
 

@@ -16,8 +16,8 @@ from tinyattn.models.system import Look, Prediction
 from tinyattn.train import Config, train
 from tinyattn.workers import measure
 from viz import Run, curves, frames, norms
-from viz.runs import by_group, by_run, find_runs
-from viz.series import number, smooth, spread_of
+from viz.training.runs import by_group, by_run, find_runs
+from viz.training.series import number, smooth, spread_of
 
 pytest.importorskip("matplotlib")
 HOSTILE = "</script><b>$x_1$ & \"q\" 日本 \\n"

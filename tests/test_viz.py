@@ -17,7 +17,8 @@ from tinyattn.functional import cross_entropy, embedding, stack  # noqa: E402
 from tinyattn.ops.gru import GRUScan  # noqa: E402
 from tinyattn.program import Instruction, Program, Value  # noqa: E402
 from tinyattn.tensor import Tensor  # noqa: E402
-from viz import Graph, curves, graph, heatmap, heatmaps, render, scores_by_group  # noqa: E402
+from viz import Graph, curves, graph, heatmap, heatmaps, scores_by_group  # noqa: E402
+from viz.graphs import render  # noqa: E402
 from viz.text import formula, literal, markup, printable  # noqa: E402
 
 SIGNS = {"svg": b"<svg", "pdf": b"%PDF-", "png": b"\x89PNG"}

@@ -21,26 +21,29 @@
     reach(curves, path="forget.svg")                        how far back a state reaches, RNN against attention
     scores_by_group({"GRU": rows}, path="length.svg")       quality by class of samples, such as BLEU by sentence length
     comparison(tables, path="comparison.svg")               what a grid of runs gave: every seed a dot, and the means
+
+They stand in graphs/, formulas/, backprop/, attention/ and training/; each folder's __init__.py says which file does
+what. page.py (HTML), plot.py (matplotlib) and text.py (labels) are shared by all.
 """
-from .attention_page import attention_page
-from .comparison import comparison
-from .curves import curves, scores_by_group
-from .equations import Equations, equations
-from .frames import Frames, frames
+from .attention.heatmap import grid, heatmap, heatmaps
+from .attention.hops import hops
+from .attention.lines import lines
+from .attention.masks import masks
+from .attention.page import attention_page
+from .attention.panels import example_panels, panels
+from .attention.penalty import penalty
+from .attention.positions import positions
+from .attention.tinted import tinted
+from .backprop.steps import Steps, steps
+from .formulas.equations import Equations, equations
 from .gallery import gallery
-from .graph import Graph, graph
-from .heatmap import grid, heatmap, heatmaps
-from .hops import hops
-from .lines import lines
-from .masks import masks
-from .norms import norms
-from .panels import example_panels, panels
-from .penalty import penalty
-from .positions import positions
-from .reach import reach
-from .run import Run
-from .steps import Steps, steps
-from .tinted import tinted
+from .graphs.graph import Graph, graph
+from .training.comparison import comparison
+from .training.curves import curves, scores_by_group
+from .training.frames import Frames, frames
+from .training.norms import norms
+from .training.reach import reach
+from .training.run import Run
 
 __all__ = ["Equations", "Frames", "Graph", "Run", "Steps", "attention_page", "comparison", "curves", "equations",
            "example_panels", "frames", "gallery", "graph", "grid", "heatmap", "heatmaps", "hops", "lines", "masks",

@@ -18,8 +18,8 @@ from tinyattn.autograd import capture, fused
 from tinyattn.errors import InputError
 from tinyattn.program import Program
 
-from .graph import graph
-from .panels import names_of, panels
+from .attention.panels import names_of, panels
+from .graphs.graph import graph
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }

@@ -28,7 +28,7 @@ KEYS = {"loss": ("loss", "validation_loss"), "norm": ("norm",), "rate": ("rate",
 def curves_command(runs, output, what, by, spread, log, smooth, title):
     """Draw how runs were trained, several in one picture. RUN is the folder of a run, or one with runs below it, such
     as `tinyattn compare` leaves."""
-    from viz.runs import find_runs
+    from viz.training.runs import find_runs
     found = find_runs(runs)
     if what == "layers":
         _layers(found, output, title)
@@ -82,7 +82,7 @@ def _with_records(found, what):
 
 def _arranged(found, by):
     """{label: run or runs} for `viz.curves`, with a word on stderr where the runs of a group do not match."""
-    from viz.runs import by_group, by_run
+    from viz.training.runs import by_group, by_run
     if by == "run":
         return by_run(found)
     groups = by_group(found)
@@ -110,7 +110,7 @@ def _arranged(found, by):
 def frames_command(run, output, number, count):
     """Draw what a run looked at while it was trained: before the first step, and at each validation. It must have been
     trained with --watch."""
-    from viz.run import Run
+    from viz.training.run import Run
     path, run = Path(output) if output else Path(run) / "frames.html", Run(run)
     if not any("looks" in record for record in run.log):
         raise InputError(f"{run.folder}: its log does not say what it looked at; train it with --watch{_odd(run)}")
@@ -125,7 +125,7 @@ def frames_command(run, output, number, count):
 @trust_option
 def show_command(run, output, attention):
     """Write all of a run on one page: figures, curve, gradient norms, what it looks at, graph, settings."""
-    from viz.run import Run
+    from viz.training.run import Run
     path, run = Path(output) if output else Path(run) / "run.html", Run(run, attention)
     if attention is not None:  # named to be run: what is wrong with it is said, and not written into the page
         run.system()

@@ -74,8 +74,8 @@ def find(name):
 
 def recorded(kind, name, thing, sample=0, fused=False, backward=True):
     """The Equations of an op, mechanism, module or system on its example, with the names of its code."""
-    from viz.equations import equations
-    from viz.namer import names_from_code
+    from viz.formulas.equations import equations
+    from viz.formulas.namer import names_from_code
 
     from .draw import example
     with names_from_code(*_files(kind, thing)) as found:

@@ -269,7 +269,7 @@ def _threading_layer():
 
 def _drawing():
     """Which program lays out graphs, and whether it does."""
-    from viz import render
+    from viz.graphs import render
     try:
         render.render("digraph { a -> b }", "svg", 20.0)
         return {"graphs": f"drawn by {render._programs()[0][0]}"}

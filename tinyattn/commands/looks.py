@@ -42,7 +42,7 @@ def draw(predictions, path, form=None, wanted=None, mean=False):
 
 
 def _chosen(looks, wanted, mean):
-    from viz.maps import averaged, choices, chosen, offered
+    from viz.attention.maps import averaged, choices, chosen, offered
     looks = chosen(looks, wanted)
     if mean:
         over = [name for name in MEANS if len(choices(looks).get(name, ())) > 1]
@@ -69,7 +69,7 @@ def _page(samples, path):
 def _maps(samples, path):
     """Small multiples. Of several kinds of attention the first alone, with a notice; single rows below each other."""
     from viz import heatmaps
-    from viz.maps import choices, offered, stacked
+    from viz.attention.maps import choices, offered, stacked
     looks, maps = [look for some in samples for look in some], []
     kinds = choices(looks).get("kind", [])
     if len(kinds) > 1:
@@ -99,7 +99,7 @@ def _map(look):
 
 
 def _single(form, looks):
-    from viz.maps import offered
+    from viz.attention.maps import offered
     if len(looks) > 1:
         raise InputError(f"--as {form}: draws one map, and here are {len(looks)}: {offered(looks)}; choose one by "
                          "--only, or take the --mean")
@@ -112,7 +112,7 @@ def _lines(looks, path):
         raise InputError("--as lines: this document's words have weights within their sentences, so lines of different "
                          "sentences cannot be compared: --as text or map")
     from viz import lines
-    from viz.maps import choices, offered, stacked
+    from viz.attention.maps import choices, offered, stacked
 
     from ..models.system import said
     if len(looks) > 1 and all(len(look.rows) == 1 and look.columns == looks[0].columns for look in looks):
@@ -148,7 +148,7 @@ def _text(looks, path):
 
 def _hops(looks, path):
     from viz import hops
-    from viz.maps import stacked
+    from viz.attention.maps import stacked
 
     from ..models.system import said
     if not all(len(look.rows) == 1 and not look.parts for look in looks):

@@ -24,7 +24,7 @@ def steps_command(name, output, kind, order, sample):
     NAME is one of the examples that are listed without it, or an op, mechanism or module, or my.py:name. The page turns
     by buttons and by the keys left, right, Home, End and space; `page.html#12` opens it at frame 12.
     """
-    from viz.steps_examples import EXAMPLES, LABELS
+    from viz.backprop.examples import EXAMPLES, LABELS
     if name is None:
         rows = [(n, f.__doc__.partition("\n")[0]) for n, f in EXAMPLES.items()]
         for line in columns(shortened(rows, 1), numbers=False):
