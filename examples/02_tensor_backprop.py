@@ -160,6 +160,9 @@ assert error < 1e-8
 #    <details><summary>Answer</summary>The incoming gradient, transposed: each element is used once, at the mirrored
 #    place.</details>
 #
+# To do it yourself: `tinyattn exercise broadcast_rule` and `tinyattn exercise matmul_rules`;
+# `tinyattn check FILE.py` marks what you wrote.
+#
 # ## Where it stands in the code
 #
 # - `tinyattn/autograd.py`: `_summed`, called by `_send`, sums what was broadcast

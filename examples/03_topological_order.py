@@ -233,6 +233,8 @@ assert failed == "RecursionError" and a.grad.item() == 1
 #    <details><summary>Answer</summary>Yes: it is a topological order too. It needs a search that does not
 #    recurse.</details>
 #
+# To do it yourself: `tinyattn exercise topological_order`; `tinyattn check FILE.py` marks what you wrote.
+#
 # ## Where it stands in the code
 #
 # - `tinyattn/autograd.py`: `walk`, `_count_uses`

@@ -194,6 +194,9 @@ assert sizes[-1] < 1e-6 < 0.1 < sizes[0]
 #    <details><summary>Answer</summary>Below about 10 to the power -324 (float64) there is no number but 0: a gap of 746
 #    between two scores is enough.</details>
 #
+# To do it yourself: `tinyattn exercise softmax_rule` and `tinyattn exercise layer_norm_rule`;
+# `tinyattn check FILE.py` marks what you wrote.
+#
 # ## Where it stands in the code
 #
 # - `tinyattn/ops/softmax.py`: `Softmax.grad_x`, the rule, and `Softmax.composed`, the shift; `LogSumExp`

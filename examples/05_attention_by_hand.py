@@ -180,6 +180,8 @@ show(walk, "steps", "The first number of what “she” reads, forward and then 
 #    <details><summary>Answer</summary>To how much is read of each word, by all queries together. Nothing makes that
 #    1.</details>
 #
+# To do it yourself: `tinyattn exercise attention`; `tinyattn check FILE.py` marks what you wrote.
+#
 # ## Where it stands in the code
 #
 # - `tinyattn/attention/scaled_dot.py`: `scaled_dot`, `scores`, and `reference`, the same in loops

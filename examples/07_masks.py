@@ -207,6 +207,9 @@ assert np.isnan(spoilt[1]).any() and np.isfinite(spoilt[0]).all()
 #    <details><summary>Answer</summary>With ends aligned the only query is the newest word, and may see
 #    every key.</details>
 #
+# To do it yourself: `tinyattn exercise causal_mask` and `tinyattn exercise masked_softmax`;
+# `tinyattn check FILE.py` marks what you wrote.
+#
 # ## Where it stands in the code
 #
 # - `tinyattn/attention/mask.py`: `causal`, `from_lengths`, `window`, `both`, `fit`

@@ -333,6 +333,8 @@ else:
 #
 #    </details>
 #
+# To find wrong rules yourself: `tinyattn exercise lab`; `tinyattn check FILE.py` marks what you wrote.
+#
 # ## Where it stands in the code
 #
 # - `tinyattn/ops/reduce.py`: `Extreme.grad_x`, `Norm.grad_x`, `Prod`: ties, the tip of the cone, zeros in a product

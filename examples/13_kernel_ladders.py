@@ -293,6 +293,8 @@ show(bars(softmaxes, f"softmax of {rows[0]} rows: times as fast as the first run
 #
 #    </details>
 #
+# To do it yourself: `tinyattn exercise softmax_kernel`; `tinyattn check FILE.py` marks what you wrote.
+#
 # ## Where it stands in the code
 #
 # - `tinyattn/device.py`: `kernel`, `set_num_threads`: how a loop is compiled and cached

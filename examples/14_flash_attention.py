@@ -301,6 +301,8 @@ show(fig, "memory", "Peak of the memory of a forward and backward pass, both axe
 #
 #    </details>
 #
+# To do it yourself: `tinyattn exercise online_softmax`; `tinyattn check FILE.py` marks what you wrote.
+#
 # ## Where it stands in the code
 #
 # - `tinyattn/ops/attention.py`: `Attention`, `Attention.composed`, `Attention.weights`: the op, its twin, its weights

@@ -1,6 +1,6 @@
 """Every kind of picture on one page, each drawn by the command that stands under it.
 
-    python examples/pictures.py                 # trains five small runs, a few minutes; then open pictures/index.html
+    python examples/pictures.py                 # trains ten small runs, about 7 minutes; then open pictures/index.html
     python examples/pictures.py -o folder --steps 5     # the same from runs that have learnt nothing, quickly
 
 Nothing here knows how a picture is made: the commands are those of the command line, word for word.
@@ -45,7 +45,7 @@ KINDS = (  # heading, [(command, caption)]
         ("graph EncoderLayer -o {}.html", "A page to zoom, to follow paths in, to ask nodes what they hold."),
     ]),
     ("Backpropagation, step by step", [
-        ("steps diamond -o {}.html", "Each node, its local derivative, what comes in and what is added up; a switch "
+        ("steps twice -o {}.html", "Each node, its local derivative, what comes in and what is added up; a switch "
          "shows what a wrong order gives."),
         ("steps attention -o {}.html", "An attention head over three words."),
         ("steps gru -o {}.html", "One step of a GRU."),
@@ -121,7 +121,7 @@ def draw(folder, places, steps=None):
             begun = time.perf_counter()
             run(line)
             shown = command.replace("{}", name).replace(f"{folder}/", "")
-            path = folder / shlex.split(line)[-1 if "--steps" not in line else -3]
+            path = folder / shlex.split(command)[-1].replace("{}", name)
             rows.append((f"tinyattn {shown}", caption, path, time.perf_counter() - begun))
         drawn.append((heading, rows))
     return drawn

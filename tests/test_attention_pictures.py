@@ -160,7 +160,7 @@ def test_frames_and_another_scale_are_said():
     boxes = drawn(fig, r"word-0-\d")
     assert boxes["word-0-1"].get_linestyle() != "-" and to_rgb(boxes["word-0-1"].get_edgecolor()[:3])[0] > 0.8
     assert to_rgb(boxes["word-0-4"].get_edgecolor()[:3]) == (0, 0, 0)
-    assert "dashed frame: gold; black frame: the word that asks" in texts(fig)
+    assert "dashed frame: the right place to look (gold); black frame: the word that asks" in texts(fig)
     assert "scale from 0 to 0.1, the largest weight here, not to 1" in texts(fig)
     assert darkness(boxes["word-0-0"].get_facecolor()[:3]) > 1.5  # the largest is darkest
     assert set(NASTY) <= set(texts(fig))

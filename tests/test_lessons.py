@@ -127,6 +127,12 @@ def test_what_it_names_in_the_code_exists(path):
         assert not missing, f"{path.name}: {file} has no {missing}"
 
 
+def test_every_exercise_has_its_lesson():
+    from tinyattn.exercises import table
+    named = [name for path in FILES for name in re.findall(r"`tinyattn exercise (\w+)`", path.read_text("utf-8"))]
+    assert sorted(named) == sorted([*table(), "lab"])
+
+
 def defined(file):
     """The names at the top of a Python file, and those in its classes as Class.name."""
     found = set()

@@ -61,12 +61,12 @@ def test_the_story_of_figure_3(capsys, monkeypatch):
     monkeypatch.syspath_prepend(lesson.parent)
     monkeypatch.setattr("sys.argv", [str(lesson)])
     script = runpy.run_path(str(lesson))
-    assert "Hop 0 lands on 'Sam drops the apple', hop 1 on 'Sam walks into the bedroom'." in capsys.readouterr().out
+    assert "Hop 1 lands on 'Sam drops the apple', hop 2 on 'Sam walks into the bedroom'." in capsys.readouterr().out
     keys, values = script["memories"]()
     same = np.eye(len(values[0]) + 1)[:, :-1]  # what is read is added as it is
     _, weights = memory(*(Tensor(x[None]) for x in (script["query"]()[None], keys, values)), phi_v=Tensor(same), hops=2,
                         return_weights=True)
-    assert weights.numpy()[0, :, 0].argmax(-1).tolist() == [3, 3], "without a map, hop 1 stays at the apple"
+    assert weights.numpy()[0, :, 0].argmax(-1).tolist() == [3, 3], "without a map, the second hop stays at the apple"
 
 
 def test_the_example_is_that_story():

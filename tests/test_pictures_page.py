@@ -1,4 +1,5 @@
 """The page of every picture kind: all of its commands run, and no picture command is missing from it."""
+import contextlib
 import re
 import runpy
 import xml.etree.ElementTree as ET
@@ -24,8 +25,9 @@ def test_every_command_that_draws_is_there():
 def folder(tmp_path_factory):
     pytest.importorskip("matplotlib")
     where = tmp_path_factory.mktemp("pictures")
-    SCRIPT["main"](["-o", str(where), "--steps", "3"])
-    return where
+    with contextlib.chdir(where):  # the folder's name is relative, as by default
+        SCRIPT["main"](["--steps", "3"])
+    return where / "pictures"
 
 
 def test_all_pictures_are_drawn(folder):

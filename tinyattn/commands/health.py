@@ -217,7 +217,7 @@ def _run_optimizers():
 # doctor
 # ---------------------------------------------------------------------------------------------------------------------
 PACKAGES = ("numpy", "numba", "llvmlite", "click", "safetensors", "tqdm", "graphviz", "matplotlib", "graphviz-pure",
-            "numba-cuda", "torch")
+            "latex2mathml", "markdown-it-py", "pygments", "numba-cuda", "torch")
 
 
 @click.command("doctor")
