@@ -9,7 +9,7 @@ import numpy as np
 from lesson import show
 
 import tinyattn as ta
-from viz.plot import figure
+from viz.plot import figure, signed_colours
 
 # %% [markdown]
 # $$p_j = \frac{e^{x_j}}{\sum_k e^{x_k}}$$
@@ -87,7 +87,7 @@ for i, height in enumerate(p.numpy()):
 left.set_ylim(0, 1.08)
 left.set_title("weights p of the scores 1, 2, 4", fontsize=13)
 left.spines[["top", "right"]].set_visible(False)
-image = right.imshow(J, cmap="PuOr_r", vmin=-0.2, vmax=0.2)
+image = right.imshow(J, cmap=signed_colours(), vmin=-0.2, vmax=0.2)
 for (i, j), number in np.ndenumerate(J):
     right.text(j, i, f"{number:+.3f}", ha="center", va="center", fontsize=12)
 right.set_xticks(range(3), ["$x_1$", "$x_2$", "$x_3$"], fontsize=13)

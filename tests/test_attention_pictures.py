@@ -357,7 +357,9 @@ def test_masks_of_ones_own(rng):
 def test_panels_of_a_mechanism_name_queries_heads_and_hops(name, rows, sub):
     fig = example_panels(find(name), title=name)
     assert fig.axes[0].get_yticklabels()[0].get_text() == rows
-    assert [t.get_text() for t in fig.texts] == [*sub, name]
+    signs = "scores: orange above 0, blue below"
+    hatched = fig.axes[3].patches and "; hatched: masked, weight 0"
+    assert [t.get_text() for t in fig.texts] == [*sub, name, signs + (hatched or "")]
     sizes = {t.get_size() for axes in fig.axes for t in [*axes.texts, *axes.get_xticklabels(), *axes.get_yticklabels()]}
     assert min(sizes) >= 8.5
 

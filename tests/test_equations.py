@@ -12,10 +12,12 @@ from tinyattn import nn
 from tinyattn.attention import core, properties, table
 from tinyattn.autograd import Alias, grad, no_grad
 from tinyattn.cli import main
-from tinyattn.commands.equations import LIMIT, find, recorded
+from tinyattn.commands.equations import LIMIT, recorded
+from tinyattn.commands.names import find
 from tinyattn.errors import InputError
 from tinyattn.nn import example_of, outputs_of
 from tinyattn.tensor import Tensor
+from viz.formulas import numpy_source
 from viz.formulas.algebra import Call, Name, Number, key, simplify
 from viz.formulas.equations import equations
 from viz.formulas.namer import canonical, latex_name, names_from_code, plain_name, python_name
@@ -623,3 +625,21 @@ def test_letters_that_contradict_are_not_written(rng):
 def test_find_takes_what_graph_takes():
     assert find("additive")[0] == "attention" and find("op:softmax")[0] == "op"
     assert "h₁" in recorded(*find("op:gru")).text()
+
+
+@pytest.mark.parametrize("array", [
+    np.random.default_rng(0).normal(size=(2, 3, 7)).astype("f"), np.random.default_rng(1).normal(size=1999),
+    np.arange(300).reshape(3, 100), np.arange(90) % 3 == 0, np.r_[np.nan, -np.inf, np.inf, np.arange(40) / 3],
+    np.float64(0.1), np.arange(3.0), np.zeros((0, 2)), np.random.default_rng(2).normal(size=(40, 1, 1))])
+def test_given_numbers_are_written_exactly_on_lines_that_fit(array):
+    text = numpy_source._array(array, 0, "name = ", "  # (B, T)")
+    assert max(map(len, text.splitlines())) <= 110 and text.startswith("name = np.") and "  # (B, T)" in text
+    scope = {"np": np}
+    exec(text, scope)
+    np.testing.assert_array_equal(scope["name"], array.astype(float) if array.dtype.kind == "f" else array)
+    assert scope["name"].shape == array.shape and scope["name"].dtype.kind == array.dtype.kind
+
+
+def test_the_source_of_a_mechanism_has_no_long_line():
+    text = recorded(*find("additive")).numpy()
+    assert max(map(len, text.splitlines())) <= 120 and "q = np.array(  # (B, T, Q)\n    [[[" in text

@@ -1,5 +1,6 @@
 """The four panels, and the gallery: a page for every mechanism that opens from disk."""
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -42,7 +43,8 @@ def test_four_panels_show_scores_mask_masked_scores_and_weights():
 def test_heads_and_steps_have_a_row_each_and_a_name():
     heads = Tensor(np.random.default_rng(0).normal(size=(2, 3, 4, 5)))
     fig = panels(looked(heads), inner="head")
-    assert len(fig.axes) == 12 and [t.get_text() for t in fig.texts] == ["head 1", "head 2", "head 3"]
+    assert len(fig.axes) == 12 and [t.get_text() for t in fig.texts] == [
+        "head 1", "head 2", "head 3", "scores: orange above 0, blue below"]
     rows = matrices(looked(heads), batch=1, inner="head")
     np.testing.assert_array_equal(rows[2][1], heads.numpy()[1, 2])
     np.testing.assert_allclose(rows[2][3].sum(-1), 1)
@@ -53,6 +55,27 @@ def test_the_sequence_that_shows_the_mask_is_drawn():
     shown, = matrices(looked(scores, mask.from_lengths([3, 2])), batch=1)
     fig = panels(looked(scores, mask.from_lengths([3, 2])))
     assert numbers(fig.axes[0])[0, 0] == f"{shown[1][0, 0]:.2f}" == "3.00"
+
+
+def test_orange_is_above_0_and_blue_below_as_in_graphs():
+    from viz.attention.matrix import matrix
+    from viz.backprop.marks import tint
+    from viz.graphs.grids import ABOVE, BELOW
+    from viz.plot import figure, signed_colours
+    fig = panels(looked(Tensor([[[-2.0, 0.0, 2.0]]])))
+    plain = matrix(figure(2, 2).add_subplot(), [[-1.0, 0.0, 1.0]], signed=True)
+    for image in (fig.axes[0].images[0], plain):
+        below, none, above = image.to_rgba(image.get_array())[0, :, :3]
+        assert above[0] > none[0] * 0.8 > above[2] and below[2] > none[2] * 0.7 > below[0]
+        np.testing.assert_allclose(none, 1, atol=0.02)
+    for share, ends in ((1.0, ABOVE), (-1.0, BELOW)):  # the same hues as in the graphs, and in `steps`
+        drawn = np.array(signed_colours()((share + 1) / 2)[:3])
+        np.testing.assert_allclose(drawn, 1 + 0.7 * (np.array(ends) / 255 - 1), atol=0.01)
+        marked = [int(tint(share)[i:i + 2], 16) for i in (1, 3, 5)]
+        assert (drawn[0] > drawn[2]) == (marked[0] > marked[2])
+        luminance = drawn @ [0.2126, 0.7152, 0.0722]
+        assert luminance > 0.45                        # black numbers can be read on it
+    assert {t.get_color() for t in fig.axes[0].texts} == {"#222222"}
 
 
 def test_nothing_to_show_is_one_line(tmp_path):
@@ -75,7 +98,7 @@ def test_a_page_each_and_an_index_that_open_from_disk(tmp_path):
         text = page.read_text(encoding="utf-8")
         links = re.findall(r'(?:src|href)="([^"]*)"', text)
         assert links and all((tmp_path / link).is_file() for link in links), page
-        assert "http" not in text and "<script" not in text
+        assert "http" not in text.replace("http://www.w3.org/1998/Math/MathML", "") and "<script" not in text
     raw = (tmp_path / "raw.html").read_text(encoding="utf-8")
     for part in ("alpha_ts = e_ts / sum_j e_tj", "Survey:", "Cost:", "def raw(", "Hu 2018", *(f"raw-{p}.svg" for p in
                  ("panels", "forward", "expanded", "backward"))):
@@ -114,6 +137,37 @@ def test_the_same_gallery_twice_is_the_same_files(tmp_path):
         gallery(tmp_path / folder, ["dot"])
     for path in (tmp_path / "a").iterdir():
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes(), path.name
+
+
+def test_equations_stand_on_the_page_as_formulas(tmp_path, opened):
+    gallery(tmp_path, ["dot", "multi_head"])
+    page = opened(tmp_path / "multi_head.html")
+    assert [h.inner_text() for h in page.query_selector_all("h3")] == ["Forward pass", "Backward pass"]
+    assert page.locator(".equations math").count() > 20 and page.locator("h2", has_text="Equations").count() == 1
+    wide = page.evaluate("[...document.images].map((image) => image.getBoundingClientRect().right)")
+    assert len(wide) == 4 and max(wide) <= 1280 and page.evaluate("document.documentElement.scrollWidth") <= 1280
+
+
+def test_without_mathml_the_equations_are_text(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "latex2mathml.converter", None)
+    lines = []
+    gallery(tmp_path, ["dot", "general"], lines.append)
+    text = (tmp_path / "dot.html").read_text(encoding="utf-8")
+    assert "<math" not in text and "∂L/∂q" in text.partition("<h2>Equations</h2>")[2]
+    assert lines == ["dot: equations as text: this page needs latex2mathml: pip install tinyattn[plot]",
+                     "general: equations as text as above"]
+
+
+def test_what_a_machine_cannot_draw_is_said_once(tmp_path, monkeypatch, capfd):
+    from viz.graphs import render
+    monkeypatch.setattr(render, "_programs", list)
+    lines = []
+    gallery(tmp_path, ["dot", "general", "sigmoid"], lines.append)
+    assert [line.count("no program that lays out graphs") for line in lines] == [1, 0, 0]
+    assert lines[1] == "general: forward, expanded, backward as above"
+    assert lines[2].endswith("forward, backward as above")
+    assert capfd.readouterr().err == "" and (tmp_path / "sigmoid-backward.dot").is_file()
+    assert 'href="sigmoid-backward.dot"' in (tmp_path / "sigmoid.html").read_text(encoding="utf-8")
 
 
 def test_wrong_names_and_folders_are_one_line(tmp_path, capfd):

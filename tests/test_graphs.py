@@ -487,7 +487,8 @@ KINDS = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF-", "html": b"<!DOCTYP
 
 def without_path(folder, code):
     """A fresh process with an empty PATH that saves a graph in every form: its names and what it said on stderr."""
-    code = ("import sys; sys.path[:0] = ['tests', '.']\nfrom test_viz import small\nfrom viz import graph\nfrom viz.graphs import render\n"
+    code = ("import sys; sys.path[:0] = ['tests', '.']\nfrom test_viz import small\nfrom viz import graph\n"
+            "from viz.graphs import render\n"
             f"{code}\nfor kind in {list(KINDS)}:\n"
             f"    print(graph(small(), legend=True).save({str(folder)!r} + '/' + kind + '/g.' + kind).name)")
     for kind in KINDS:
@@ -670,7 +671,89 @@ def test_inputs_of_modules_have_the_names_of_forward(tmp_path):
     path = tmp_path / "g.json"
     assert main(["graph", "MultiHeadAttention", "-o", str(path)]) == 0
     names = {v["name"]: v["kind"] for v in json.loads(path.read_text("utf-8"))["values"]}
-    assert names["x"] == names["memory"] == "constant"
+    assert names["x"] == names["memory"] == "input"
+
+
+def kinds_of(*arguments, folder):
+    """{name: kind} of the named values that the command draws."""
+    path = folder / "g.json"
+    assert main(["graph", *arguments, "-o", str(path)]) == 0
+    return {v["name"]: v["kind"] for v in json.loads(path.read_text("utf-8"))["values"] if v["name"]}
+
+
+def test_only_what_a_mechanism_declares_is_a_parameter(tmp_path):
+    given = dict.fromkeys(("q", "k", "v"), "input")
+    assert kinds_of("attention:additive", folder=tmp_path) == {
+        **given, **dict.fromkeys(("w_q", "w_k", "v_a"), "parameter"), "mask": "constant"}
+    assert kinds_of("scaled_dot", folder=tmp_path) == {**given, "mask": "constant"}
+    assert kinds_of("op:affine", folder=tmp_path) == {"x": "input", "w": "input", "b": "input"}
+    assert main(["graph", "additive", "--gradients", "-o", str(tmp_path / "g.dot")]) == 0
+    dot = (tmp_path / "g.dot").read_text("utf-8")
+    fills = dict(re.findall(r"<B>(\w+)</B>.*fillcolor=\"(#\w+)\"", dot))
+    assert fills["q"] == fills["mask"] == "#F4F4F4" and fills["w_q"] == "#FFE9B8"
+    assert re.search(r"<B>q</B>.*>gradient<", dot)  # though it is an input
+
+
+def test_an_input_that_a_module_reshapes_is_an_input(tmp_path):
+    kinds = kinds_of("GRUCell", folder=tmp_path)
+    assert kinds["x"] == kinds["state"] == "input" and kinds["weight_ih"] == "parameter"
+    assert "constant" not in kinds.values()
+
+
+def test_a_leaf_is_a_parameter_unless_it_is_said_to_be_an_input():
+    loss, w, b = loss_of()
+    g = graph(loss, inputs=[w], values=True)
+    assert {v.name: v.kind for v in g.program.values if v.name != "L" and v.name} == {
+        "x": "constant", "w": "input", "b": "parameter"}
+    assert g.dot.count("no gradient yet") == 1  # a gradient is collected in parameters
+    assert from_json(to_json(g.program)) == g.program
+
+
+@pytest.mark.parametrize("more", [(), ("--depth", "0"), ("--depth", "1"), ("--backward",)])
+def test_a_box_that_is_asked_for_is_open(more, tmp_path, capsys):
+    assert main(["graph", "translate", "--scope", "step 3", "--expand", *more, "-o", str(tmp_path / "g.dot")]) == 0
+    dot = (tmp_path / "g.dot").read_text("utf-8")
+    assert "label=\"step 3\"" in dot and "<B>step 3</B>" not in dot and dot.count("<B>") > 20
+
+
+def test_what_is_added_for_a_gradient_is_said_in_the_legend_and_in_the_help(tmp_path, capsys):
+    path = tmp_path / "g.dot"
+    for more, said in ((["--backward"], True), (["--gradients"], True), (["--backward-only"], True), ([], False),
+                       (["--backward", "--no-legend"], False)):
+        assert main(["graph", "softmax", *more, "-o", str(path)]) == 0
+        assert ("outputs are squared and added up" in path.read_text("utf-8")) is said, more
+    assert main(["graph", "qa", "--gradients", "-o", str(path)]) == 0
+    assert "squared" not in path.read_text("utf-8")  # a loss is one number already
+    main(["graph", "--help"])
+    assert "squared and added up" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_picture_that_was_asked_for_and_did_not_come_is_exit_1(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(render, "_programs", lambda: [])
+    monkeypatch.chdir(tmp_path)
+    assert main(["graph", "softmax", "-o", "a.png"]) == 1
+    said = capsys.readouterr()
+    assert said.out == "a.dot\n" and "in place of a .png" in said.err and (tmp_path / "a.dot").exists()
+    assert main(["graph", "softmax"]) == 0 and (tmp_path / "softmax.dot").exists()
+    assert main(["graph", "softmax", "-o", "a.dot"]) == 0
+
+
+def test_a_page_is_called_like_what_it_shows_and_fills_the_width(tmp_path, opened, draws):
+    path = tmp_path / "g.html"
+    assert main(["graph", "translate", "--expand", "-o", str(path)]) == 0
+    shown = opened(path)
+    assert shown.title() == shown.inner_text("h1") == "translate"
+
+    def drawn():
+        box, paper = (shown.locator(s).first.bounding_box() for s in ("#picture", "#picture svg .graph > polygon"))
+        return paper["width"] / box["width"], paper["height"] / box["height"]
+    wide, high = drawn()
+    assert 0.9 < wide <= 1.01 and high > 1.5
+    shown.keyboard.press("0")
+    assert drawn()[0] < 0.6 and drawn()[1] <= 1.01
+    shown.click("#fill")
+    assert drawn() == pytest.approx((wide, high))
+    assert graph(small()).title == "Computation graph"
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):

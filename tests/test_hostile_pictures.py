@@ -137,7 +137,7 @@ def test_steps_that_are_none_are_named(step):
 @pytest.mark.parametrize("records", [[[1, 2]], ["a"], [None], [*log(), None], {"step": 1, "loss": 2.0}, "log.jsonl", 3])
 def test_what_is_no_log_is_refused(records):
     for draw in (lambda r: curves({"a": r}), lambda r: curves({"a": [log(), r]}), norms, frames):
-        with pytest.raises(InputError, match="expected (the records of a log|records with)"):
+        with pytest.raises(InputError, match="expected (the records of a log|records with|the folder of a run)"):
             draw(records)
 
 

@@ -24,6 +24,7 @@ from tinyattn.train import train
 
 pytest.importorskip("matplotlib")
 
+from viz import heatmap, hops, lines, tinted  # noqa: E402
 from viz.attention.maps import averaged, choices, chosen, looks_of, offered, stacked, token  # noqa: E402
 
 WORDS = Vocabulary.build([[*"abcdef"]], 100, 1)
@@ -293,7 +294,7 @@ def test_pages(runs, arguments, tmp_path):
     (["sense", BANK, "--only", "head=1", "--head", "2"], "head is asked to be 2 and 1"),
     (["sense", BANK, "--as", "hops"], "--as hops"), (["sense", BANK, "--as", "text"], "--as text: draws one map"),
     (["sense", BANK, "--as", "text", "--mean"], "this map has 10 rows"),
-    (["sense", "--as", "lines"], "draws one sample"), (["sense", BANK, "--head", "1", "--mean"], "--mean"),
+    (["sense", "--as", "lines", "-n", "2"], "draws one sample"), (["sense", BANK, "--head", "1", "--mean"], "--mean"),
     (["han", "A superb plot . The film .", "--as", "lines"], "weights within their sentences"),
     (["han", "A superb plot . The film .", "--as", "hops"], "--as hops: draws what each hop"),
     (["han", "a film", "--mean"], "--mean: there are no several heads"), (["none", "a film"], "no attention to draw")])
@@ -304,6 +305,44 @@ def test_refusals(runs, arguments, says, tmp_path, capsys):
     assert says in error and "\n" not in error and not path.exists()
     assert main(["heatmap", runs["sense"], BANK, "--as", "map", "-o", str(tmp_path / "a.html")]) == 2
     capsys.readouterr()
+
+
+def test_a_form_for_one_sample_draws_one(runs, tmp_path):
+    assert main(["heatmap", runs["han"], "--as", "text", "-o", str(tmp_path / "a.svg")]) == 0
+    assert main(["heatmap", runs["han"], "--as", "text", "-n", "1", "-o", str(tmp_path / "b.svg")]) == 0
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+    assert main(["heatmap", runs["sense"], "--as", "lines", "-o", str(tmp_path / "c.svg")]) == 0
+
+
+def test_the_rest_of_the_weights_is_shown_where_a_look_says_where_it_is():
+    look = Look(np.array([[0.1, 0.2], [0.5, 0.5]]), ["hop 1", "hop 2"], ["a", "b"], gold=((0, 1),), rest="empty slots")
+    whole = look.with_rest()
+    assert whole.columns == ["a", "b", "(empty slots)"] and whole.gold == look.gold and whole.rest == ""
+    np.testing.assert_allclose(whole.weights[:, 2], [0.7, 0.0])
+    assert Look(look.weights, look.rows, look.columns).with_rest().columns == ["a", "b"]
+    assert Look(look.weights * 3, look.rows, look.columns, rest="x").with_rest().columns == ["a", "b"]  # no shares
+    one, two = apart(look, [{"hop": 1}, {"hop": 2}])
+    assert one.with_rest().columns[-1] == "(empty slots)" and stacked([one, two]).rest == "empty slots"
+    said = [t.get_text() for t in hops(look.weights, look.columns, rest="empty slots").axes[0].texts]
+    assert "sum; the rest lies on empty slots" in said and "0.30" in said
+
+
+@pytest.mark.parametrize("draw", [
+    lambda title: heatmap(np.eye(2), ["a", "b"], ["c", "d"], title), lambda title: hops(np.eye(2), ["a", "b"], title),
+    lambda title: lines(np.eye(2), ["a", "b"], ["c", "d"], title), lambda title: tinted([(["a"], [1.0])], title)])
+def test_a_file_in_the_place_of_the_title_is_refused(draw, tmp_path):
+    for name in ("h.svg", str(tmp_path / "h.PNG"), "a b.pdf"):
+        with pytest.raises(InputError, match="path="):
+            draw(name)
+    assert draw("of h.svg: head 1") and draw("")
+
+
+def test_sentences_are_rows_of_a_map():
+    from tinyattn.commands.looks import _map
+    story = ["sam walks into the kitchen", "sam drops it"]
+    weights, rows, columns, _, gold, _ = _map(Look(np.array([[0.9, 0.1]]), ["hop 1"], story, gold=((0, 1),)))
+    assert rows == story and columns == ["hop 1"] and weights.shape == (2, 1) and gold == [(1, 0)]
+    assert _map(Look(np.array([[0.9, 0.1]]), ["hop 1"], ["sam", "a_very_long_word_of_one"]))[1] == ["hop 1"]
 
 
 def test_another_kind_of_file_is_refused_with_all_that_there_are(runs, tmp_path, capsys):

@@ -18,11 +18,13 @@ from tinyattn.commands import names
 from tinyattn.errors import InputError
 from tinyattn.tensor import Tensor
 from viz import Steps, steps
+from viz.backprop.draw import _extent
 from viz.backprop.examples import EXAMPLES, LABELS
 from viz.backprop.formula import rule_of
 from viz.backprop.layout import _spread, layout
 from viz.backprop.marks import tint
 from viz.backprop.record import Recording
+from viz.backprop.tags import _shared
 from viz.backprop.walk import topological
 
 COLDEST, HOTTEST = "#80B8E5", "#F4BF74"
@@ -53,11 +55,12 @@ def test_examples_end_with_the_gradients_of_the_engine(name):
     assert set(last["numbers"]["grads"]) == set(asked) and last["numbers"]["wrong"] == []
     for n, g in last["numbers"]["grads"].items():
         np.testing.assert_allclose(g, truth[n].numpy(), rtol=1e-5, atol=1e-7)
-    assert "All are equal to ta.grad(...): ✓" in last["text"]
+    assert "Each rule agrees with finite differences here: ✓" in last["text"] and last["title"] == (
+        "the gradients of the inputs")
 
 
 def test_the_first_lecture_in_numbers():
-    last = example("diamond").frames[-1]["numbers"]["grads"]
+    last = example("twice").frames[-1]["numbers"]["grads"]
     assert last == {"a": 4.0}
     assert example("product").frames[-1]["numbers"]["grads"] == {"a": 6.0, "b": -4.0, "c": -2.0, "f": 4.0}
     y = math.tanh(0.88)
@@ -78,7 +81,7 @@ def test_the_examples_compute_what_they_say():
     assert output.item() == pytest.approx((((e / e.sum()) @ v - target) ** 2).sum(), rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["diamond", "attention", "gru"])
+@pytest.mark.parametrize("name", ["twice", "diamond", "attention", "gru"])
 def test_nodes_are_visited_in_the_order_of_the_engine(name, monkeypatch):
     output, leaves = EXAMPLES[name]()
     order, visit = [], autograd._visit
@@ -90,12 +93,12 @@ def test_nodes_are_visited_in_the_order_of_the_engine(name, monkeypatch):
 
 
 def test_a_frame_says_what_comes_in_what_is_sent_and_what_is_added_up():
-    frame = example("diamond").frames[4]
+    frame = example("twice").frames[4]
     assert (frame["number"], frame["phase"], frame["node"], frame["title"]) == (5, "backward", "c", "c = b + b")
     first, second = frame["numbers"]["sent"]
     assert (first["to"], first["part"], first["before"], first["after"]) == ("b", 1.0, None, 1.0)
     assert (second["part"], second["before"], second["after"]) == (1.0, 1.0, 2.0)
-    assert "grad b: – + 1 = 1 (1 of 2)" in frame["text"] and "grad b: 1 + 1 = 2 (2 of 2)" in frame["text"]
+    assert "grad b: nothing yet, now 1 (1 of 2)" in frame["text"] and "grad b: 1 + 1 = 2 (2 of 2)" in frame["text"]
 
 
 def test_what_is_shown_is_local_slope_times_what_came_in():
@@ -114,7 +117,7 @@ def test_stretched_axes_are_summed_in_a_line_of_their_own():
 
 
 def test_before_anything_arrives_a_gradient_is_absent_and_not_0():
-    walk = example("diamond")
+    walk = example("twice")
     at = [walk.walks["topological"].frames[i].grads for i in range(7)]
     assert at[0] == at[2] == {} and set(at[3]) == {(2, 0)} and set(at[5]) == {(0, 0), (1, 0), (2, 0)}
     assert walk.svg(3).count(">–</text>") == 3 and walk.svg(5).count(">–</text>") == 1 and ">–<" not in walk.svg(6)
@@ -124,7 +127,7 @@ def test_before_anything_arrives_a_gradient_is_absent_and_not_0():
 # the wrong order
 # ---------------------------------------------------------------------------------------------------------------------
 def test_the_wrong_order_uses_a_gradient_that_is_not_complete():
-    walk = example("diamond", order="wrong")
+    walk = example("twice", order="wrong")
     last = walk.frames[-1]
     assert last["numbers"]["grads"] == {"a": 2.0} and last["numbers"]["truth"] == {"a": 4.0}
     assert last["numbers"]["wrong"] == ["a"] and "grad a = 2 not 4" in last["text"]
@@ -133,8 +136,8 @@ def test_the_wrong_order_uses_a_gradient_that_is_not_complete():
     assert early["node"] == "b" and any("too late: b was visited before" in line for line in lines(walk))
 
 
-@pytest.mark.parametrize("name, wrong", [("diamond", True), ("attention", True), ("gru", True), ("product", False),
-                                         ("neuron", False), ("two_layer", False)])
+@pytest.mark.parametrize("name, wrong", [("twice", True), ("diamond", True), ("attention", True), ("gru", True),
+                                         ("product", False), ("neuron", False), ("two_layer", False)])
 def test_the_wrong_order_is_wrong_where_a_value_is_used_twice_and_says_so_where_not(name, wrong):
     walk = example(name)
     assert bool(walk.frames_of("wrong")[-1]["numbers"]["wrong"]) is wrong
@@ -144,7 +147,7 @@ def test_the_wrong_order_is_wrong_where_a_value_is_used_twice_and_says_so_where_
 
 
 def test_the_wrong_order_says_why_it_is_wrong():
-    last = example("diamond").frames_of("wrong")[-1]["text"]
+    last = example("twice").frames_of("wrong")[-1]["text"]
     why = " ".join(last[last.index("Why?") + 1:])
     assert "b is used 2 times. Its gradient is the sum of 2 parts" in why and "b was visited after 1 of them" in why
     assert "only after all nodes that use it" in why
@@ -243,7 +246,7 @@ def test_the_formula_of_a_local_slope_is_what_the_rule_computes(name, rng):
 
         np.testing.assert_allclose(slope, (f(1e-6) - f(-1e-6)) / 2e-6, rtol=1e-6, atol=1e-8)
         assert local.text
-        text = local.text.replace("·", "*").replace("−", "-").replace("^", "**").replace("σ", "sigmoid")
+        text = re.sub("[·⊙]", "*", local.text).replace("−", "-").replace("^", "**").replace("σ", "sigmoid")
         text = re.sub(r"([\w.]+) where (\w+) else ([\w.]+)", r"np.where(\2, \1, \3)", text)
         there = {**words, **values, **local.used}
         np.testing.assert_allclose(eval(text, {}, there), slope, rtol=5e-3)  # numbers are printed with 3 digits
@@ -422,7 +425,7 @@ def texts(walk, number, node, order="topological"):
 
 
 def test_a_box_shows_its_value_and_the_gradient_as_it_is_in_that_frame():
-    walk = example("diamond")
+    walk = example("twice")
     assert texts(walk, 4, 1) == ["b = a + a", "value", "2", "grad", "–"]
     assert texts(walk, 7, 1) == ["b = a + a ✓", "value", "2", "grad 2 of 2", "2"]
     assert texts(walk, 5, 1, "wrong") == ["b = a + a", "value", "2", "grad 1 of 2", "1"]
@@ -443,7 +446,7 @@ def test_an_edge_carries_what_is_sent_along_it():
 
 
 def test_a_pdf_has_all_frames_in_order(tmp_path, monkeypatch):
-    walk, seen = example("diamond"), []
+    walk, seen = example("twice"), []
     monkeypatch.setattr(sys.modules[Steps.__module__], "_one_pdf", lambda slides: seen.extend(slides) or b"%PDF-")
     walk.save(tmp_path / "all.pdf", order="wrong")
     assert seen == [walk.marks(i, "wrong") for i in range(1, 10)]
@@ -477,10 +480,10 @@ def test_frames_are_files_and_the_same_again(tmp_path):
 
 def test_frames_as_pdf_and_png(tmp_path):
     pytest.importorskip("matplotlib")
-    walk = example("diamond")
+    walk = example("twice")
     pages = walk.save(tmp_path / "all.pdf").read_bytes()
     assert pages.startswith(b"%PDF-") and len(re.findall(rb"/Type /Page\b", pages)) == 7
-    assert pages == example("diamond").save(tmp_path / "again.pdf").read_bytes()
+    assert pages == example("twice").save(tmp_path / "again.pdf").read_bytes()
     del walk.walks["wrong"].frames[2:]                              # a frame takes a while
     walk.save(tmp_path / "png", kind="png", order="wrong")
     assert len(list((tmp_path / "png").glob("frame-0*.png"))) == 2
@@ -488,7 +491,7 @@ def test_frames_as_pdf_and_png(tmp_path):
 
 
 def test_bad_names_of_files_are_refused_and_nothing_is_written(tmp_path):
-    walk = example("diamond")
+    walk = example("twice")
     (tmp_path / "file").write_text("mine")
     for path in ("frames.gif", "missing/page.html", "file/frames", "file"):
         with pytest.raises(InputError, match="^steps: "):
@@ -526,7 +529,7 @@ def drawn(page, which=0):
 
 
 def test_the_page_turns_by_buttons_keys_slider_and_address(tmp_path, opened):
-    walk = example("diamond")
+    walk = example("twice")
     path = walk.save(tmp_path / "page.html")
     page = opened(path)
     assert at(page) == "1 / 7" and page.is_disabled(".first") and page.is_disabled(".previous")
@@ -550,7 +553,7 @@ def test_the_page_turns_by_buttons_keys_slider_and_address(tmp_path, opened):
 
 
 def test_any_address_shows_a_frame_and_keys_may_come_fast(tmp_path, opened):
-    path = example("diamond").save(tmp_path / "page.html")
+    path = example("twice").save(tmp_path / "page.html")
     page = opened(path)
     for hash_, number in (("#999", "7 / 7"), ("#0", "1 / 7"), ("#abc", "1 / 7"), ("#wrong-999", "9 / 9")):
         page.goto("about:blank")
@@ -566,7 +569,7 @@ def test_any_address_shows_a_frame_and_keys_may_come_fast(tmp_path, opened):
 
 
 def test_without_javascript_the_page_shows_a_frame_and_says_how_to_see_the_others(tmp_path, chromium):
-    walk = example("diamond")
+    walk = example("twice")
     path = walk.save(tmp_path / "page.html")
     context = chromium.new_context(java_script_enabled=False, offline=True)
     try:
@@ -578,7 +581,7 @@ def test_without_javascript_the_page_shows_a_frame_and_says_how_to_see_the_other
 
 
 def test_every_frame_of_the_page_is_the_frame_of_the_file(tmp_path, opened):
-    walk = example("diamond")
+    walk = example("twice")
     page = opened(walk.save(tmp_path / "page.html"))
     for order, hash_ in (("topological", "#"), ("wrong", "#wrong-")):
         for number in range(1, len(walk.frames_of(order)) + 1):
@@ -589,7 +592,7 @@ def test_every_frame_of_the_page_is_the_frame_of_the_file(tmp_path, opened):
 
 
 def test_play_advances_and_stops_at_the_end(tmp_path, opened):
-    page = opened(example("diamond").save(tmp_path / "page.html"))
+    page = opened(example("twice").save(tmp_path / "page.html"))
     page.locator(".speed").select_option("0.5")
     page.locator(".speed").evaluate("e => e.blur()")
     page.keyboard.press("Home")
@@ -611,7 +614,7 @@ def test_play_advances_and_stops_at_the_end(tmp_path, opened):
 
 
 def test_the_wrong_order_switch_shows_other_numbers_and_why(tmp_path, opened):
-    page = opened(str(example("diamond").save(tmp_path / "page.html")))
+    page = opened(str(example("twice").save(tmp_path / "page.html")))
     page.keyboard.press("End")
     right = drawn(page)
     assert "grad a = 4" in page.text_content(".tinyattn-steps > svg") and "Topological order" in page.inner_text(".why")
@@ -626,7 +629,7 @@ def test_the_wrong_order_switch_shows_other_numbers_and_why(tmp_path, opened):
 
 
 def test_two_in_one_notebook_do_not_meet(tmp_path, opened):
-    one, two = example("diamond"), example("product", order="wrong")
+    one, two = example("twice"), example("product", order="wrong")
     path = tmp_path / "notebook.html"
     html = "".join(walk._repr_html_() for walk in (one, two, one))  # one of them twice
     path.write_text(f"<!DOCTYPE html><meta charset='utf-8'><input id='cell'><div>{html}</div>", encoding="utf-8")
@@ -653,15 +656,15 @@ def test_the_command_lists_its_examples_and_writes_pages_and_frames(tmp_path, ca
     listed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in listed] == list(EXAMPLES) and max(map(len, listed)) <= 100
     assert not any(line.endswith("...") for line in listed)
-    assert main(["steps", "diamond"]) == 0
+    assert main(["steps", "twice"]) == 0
     said = capsys.readouterr()
-    assert said.out == "diamond-steps.html\n" and said.err == "7 frames of 3 nodes\n"
-    assert (tmp_path / "diamond-steps.html").exists()
+    assert said.out == "twice-steps.html\n" and said.err == "7 frames of 3 nodes\n"
+    assert (tmp_path / "twice-steps.html").exists()
     assert main(["steps", "gru", "-o", "slides", "--order", "wrong"]) == 0
     assert (tmp_path / "slides" / "frame-50.svg").exists()
     capsys.readouterr()
     (tmp_path / "slides" / "frame-mine.txt").write_text("mine")
-    assert main(["steps", "diamond", "-o", "slides"]) == 0
+    assert main(["steps", "twice", "-o", "slides"]) == 0
     assert "slides: frame-08.svg to frame-50.svg are of an earlier walk" in capsys.readouterr().err
     assert (tmp_path / "slides" / "frame-mine.txt").read_text() == "mine"
 
@@ -684,14 +687,14 @@ def example(rng):
     for name in ("softmax", "op:cross_entropy", "additive", "GRUCell", f"{mine}:mine"):
         path = tmp_path / "page.html"
         assert main(["steps", name, "-o", str(path)]) == 0, name
-        assert "All are equal to ta.grad" in path.read_text(encoding="utf-8"), name
+        assert "gives the same" in path.read_text(encoding="utf-8"), name
         path.unlink()
     capsys.readouterr()
 
 
 @pytest.mark.parametrize("arguments, reason", [
     (["translate"], "nodes, more than the 60"), (["nosuch"], "an example of `tinyattn steps`"),
-    (["diamond", "-o", "x.gif"], "ends in .html or .pdf"), (["diamond", "--frames", "gif"], "gif"),
+    (["twice", "-o", "x.gif"], "ends in .html or .pdf"), (["twice", "--frames", "gif"], "gif"),
     (["op:softmax", "--sample", "99"], "samples")])
 def test_bad_input_is_one_line_and_exit_2(arguments, reason, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -699,3 +702,146 @@ def test_bad_input_is_one_line_and_exit_2(arguments, reason, tmp_path, capsys, m
     said = capsys.readouterr()
     assert reason in said.err and len(said.err.splitlines()) == 1 and said.out == ""
     assert list(tmp_path.iterdir()) == []
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# rules that are wrong
+# ---------------------------------------------------------------------------------------------------------------------
+class Swish(autograd.Op):
+    """x sigmoid(x). Its rule has a factor too few."""
+
+    def cpu(self, x):
+        return x / (1 + np.exp(-x))
+
+    def grad_x(self, g, y, x):
+        return g * (x.sigmoid() + y)
+
+
+class RightSwish(Swish):
+    """x sigmoid(x)"""
+    name = "right_swish"
+
+    def grad_x(self, g, y, x):
+        return g * (x.sigmoid() + y * (1 - x.sigmoid()))
+
+
+class Noise(autograd.Op):
+    """x times another number at each call"""
+    calls = 0
+
+    def cpu(self, x):
+        Noise.calls += 1
+        return x * Noise.calls
+
+    def grad_x(self, g, y, x):
+        return g * (y / x)
+
+
+def test_a_wrong_rule_is_named_and_nothing_reads_as_verified():
+    x = parameter([0.5, 1.0], "x")
+    walk = steps((Swish()(x) * x).sum())
+    last = walk.frames[-1]
+    assert last["title"] == "a rule is wrong, and so are these gradients" and "✓" not in " ".join(last["text"])
+    assert "the rule of swish disagrees with finite differences: 1.46, slope 0.928 (at x[1]) ✗" in last["text"]
+    assert last["numbers"]["rules"] == {"wrong": ["swish"], "unchecked": []}
+    frame = next(f for f in walk.frames if f["title"] == "v1 = swish(x)" and f["phase"] == "backward")
+    assert any("the rule disagrees" in line for line in frame["text"])
+    assert "v1 = swish(x) ✗" in walk.svg(len(walk.frames)) and "✗" not in steps((x * x).sum()).html()
+    assert any("swish disagrees" in line for line in walk.frames_of("wrong")[-1]["text"])
+    fine = steps((RightSwish()(x) * x).sum()).frames[-1]
+    assert fine["numbers"]["rules"] == {"wrong": [], "unchecked": []} and "Each rule agrees" in fine["text"][-1]
+
+
+def test_what_cannot_be_compared_is_not_called_right():
+    x = parameter([0.5, 1.0], "x")
+    for output in (Noise()(x).sum(), (parameter(np.inf, "y") * x).sum()):
+        last = steps(output).frames[-1]
+        assert last["text"][-1].startswith("Not compared with finite differences: ") and not any(
+            "✓" in line for line in last["text"])
+        assert last["numbers"]["rules"]["wrong"] == [] and len(last["numbers"]["rules"]["unchecked"]) >= 1
+
+
+def test_the_command_says_that_a_rule_of_my_file_is_wrong(tmp_path, capsys):
+    mine = tmp_path / "mine.py"
+    mine.write_text('''"""Mine."""
+import numpy as np
+from tinyattn.autograd import Op
+
+
+class Swish(Op):
+    """x sigmoid(x)"""
+
+    def cpu(self, x):
+        return x / (1 + np.exp(-x))
+
+    def grad_x(self, g, y, x):
+        return g * (x.sigmoid() + y)
+
+    def samples(rng):
+        yield {}, (rng.normal(size=2),)
+''')
+    assert main(["steps", f"{mine}:Swish", "-o", str(tmp_path / "page.html")]) == 0
+    assert "the rule of swish disagrees with finite differences" in capsys.readouterr().err
+    assert "✗" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# signs, stills, labels
+# ---------------------------------------------------------------------------------------------------------------------
+def test_products_by_element_and_axes_are_written_as_such():
+    titles = [f["title"] for f in example("attention").frames]
+    assert "square = error ⊙ error" in titles and "c = w v" in titles
+    assert "b = 3 · a" in [f["title"] for f in example("diamond").frames]
+    rules = {s["rule"] for f in example("two_layer").frames for s in f["numbers"].get("sent", ())}
+    assert "g − exp(logp) ⊙ sum(g, axis −1)" in rules
+    m = parameter(np.ones((2, 3)), "m")
+    for made, said in ((m.sum(-1).sum(), "v1 = sum(m, axis −1)"), (m.sum((0, 1)) * 2, "v1 = sum(m)"),
+                       (m.max(0).sum(), "v1 = max(m, axis 0)"), ((2 * m).sum(), "v1 = 2 · m")):
+        assert said in [f["title"] for f in steps(made).frames]
+    masked = steps(parameter([1.0, 2.0], "x").relu().sum())  # of relu the mask is the rule, also if all are True
+    assert any("where mask" in line for line in lines(masked))
+
+
+def test_one_frame_is_a_still(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for more in ([], ["-o", "a.svg"]):
+        assert main(["steps", "twice", "--frame", "3", *more]) == 0
+    assert capsys.readouterr().out == "twice-3.svg\na.svg\n"
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8") == example("twice").svg(3)
+    for bad, reason in ((["-o", "b.svg"], "--frame N"), (["-o", "b.html", "--frame", "3"], ".svg, .pdf or .png"),
+                        (["-o", "b.svg", "--frame", "8"], "frames 1 to 7, not 8")):
+        assert main(["steps", "twice", *bad]) == 2
+        said = capsys.readouterr().err
+        assert reason in said and len(said.splitlines()) == 1
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    for more in (["-o", "b.pdf"], ["-o", "b.png", "--frame", "2"]):
+        assert main(["steps", "twice", *more]) == 2
+        assert "this picture needs matplotlib: pip install tinyattn[plot]" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.svg", "twice-3.svg"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_labels_of_edges_cover_neither_each_other_nor_what_a_box_says(name):
+    walk = example(name)
+    for i in range(len(walk.frames)):
+        _, _, *boxes, loud, _ = walk.marks(i + 1)
+        tags = [(x, y, x + w, y + h) for kind, x, y, w, h, *_ in (m[:5] for m in loud if m[0] == "box")]
+        said = [_extent(*m[1:5]) for box in boxes for m in box if m[0] == "text" and m[6] == "middle"]
+        for k, tag in enumerate(tags):
+            assert all(_shared(tag, other) < 1 for other in tags[:k]), (name, i + 1)
+            assert all(_shared(tag, words) < 5 for words in said), (name, i + 1)
+
+
+def test_shapes_fit_their_boxes_and_are_explained_once():
+    x = parameter(np.ones((2, 3, 4, 2, 11)), "x")
+    y = x
+    for _ in range(26):
+        y = y.tanh()
+    walk = steps(y.sum())
+    assert walk.picture.shapes_only and sum("shapes only" in line for line in lines(walk)) == 1
+    for frame in (1, len(walk.frames)):
+        for box in walk.marks(frame)[2:-2]:
+            _, left, _, width, *_ = box[1] if box[0][4] < box[1][4] else box[0]
+            texts = [_extent(*m[1:5]) for m in box if m[0] == "text"]
+            assert min(t[0] for t in texts) >= left and max(t[2] for t in texts) <= left + width
+    assert not any("shapes only" in line for line in lines(example("attention")))

@@ -439,7 +439,9 @@ def test_the_command_draws_groups_and_says_what_is_odd(folder, tmp_path, capfd):
     assert main(["curves", str(folder / "8-2"), "--what", "layers", "-o", str(tmp_path / "l.png")]) == 0
     capfd.readouterr()
     assert main(["curves", str(folder), "--what", "layers", "-o", str(tmp_path / "no.png")]) == 2
-    assert "expected one run, got 4" in capfd.readouterr().err and not (tmp_path / "no.png").exists()
+    said = capfd.readouterr().err
+    assert "expected one run, got 4" in said and f"tinyattn curves {folder / '12-1'} --what layers" in said
+    assert not (tmp_path / "no.png").exists()
     assert main(["curves", str(tmp_path), "-o", str(tmp_path / "no.png")]) == 2
     assert main(["curves", str(folder), "-o", str(tmp_path / "no.gif")]) == 2
     assert "no.gif" in capfd.readouterr().err
@@ -481,6 +483,17 @@ def test_unfinished_empty_and_cut_logs(folder, tmp_path, capfd):
     assert "expected JSON" in capfd.readouterr().err
 
 
+def test_a_folder_stands_for_the_records_in_it(folder):
+    run = str(folder / "8-1")
+    for given in (run, folder / "8-1"):
+        line = curves({"a": given}).axes[0].lines[-1]
+        assert list(line.get_xdata()) == list(curves({"a": Run(run)}).axes[0].lines[-1].get_xdata())
+        assert norms(given).axes and frames(given).steps == frames(Run(run)).steps
+    assert len(curves({"a": [run, folder / "8-2"]}).axes) == 2
+    with pytest.raises(InputError, match="no.such"):
+        curves({"a": "no.such"})
+
+
 def test_the_commands_frames_and_show(folder, tmp_path, capfd, opened):
     assert main(["frames", str(folder / "8-1"), "-o", str(tmp_path / "f.html")]) == 0
     assert main(["frames", str(folder / "8-1"), "-o", str(tmp_path / "f.png"), "-n", "3"]) == 0
@@ -491,7 +504,12 @@ def test_the_commands_frames_and_show(folder, tmp_path, capfd, opened):
     looks = [line["looks"] for line in checkpoint.read_log(folder / "8-1") if "looks" in line]
     shown.keyboard.press("End")
     assert [float(cell.get_attribute("data-w")) for cell in shown.query_selector_all("#map tbody td")] == [
-        w for row in looks[-1][0]["weights"] for w in row]
+        w for column in zip(*looks[-1][0]["weights"], strict=True) for w in column]  # sentences are rows
+    rows = [cell.inner_text() for cell in shown.query_selector_all("#map tbody th")]
+    assert rows == looks[-1][0]["columns"] and rows[-1] == "(empty slots)"
+    np.testing.assert_allclose(np.sum(looks[-1][0]["weights"], 1), 1, atol=1e-3)
+    shown.hover("#map tbody tr:nth-child(2) td:nth-child(2)")
+    assert shown.inner_text("#cell").startswith(f"hop 1, column 1, looks at {rows[1]}, row 2: weight ")
     assert main(["show", str(folder / "8-1"), "-o", str(tmp_path / "run.html")]) == 0
     assert main(["show", str(folder / "8-1"), "-o", str(tmp_path / "again.html")]) == 0
     text = (tmp_path / "run.html").read_text(encoding="utf-8")

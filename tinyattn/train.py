@@ -388,6 +388,7 @@ def _norm(g):
 
 def _look_record(look):
     """A Look as JSON, with four digits; weights None where one of them is no number."""
+    look = look.with_rest() if hasattr(look, "with_rest") else look
     weights = np.asarray(look.weights, dtype=np.float64)
     place = getattr(look, "place", None)
     return {"title": look.title, "rows": list(map(str, look.rows)), "columns": list(map(str, look.columns)),

@@ -1,8 +1,9 @@
 """A page for every attention mechanism, made from its own file: `gallery("gallery")`, then open gallery/index.html.
 
 A page holds the formula and words of the file, the function itself, the four panels of its example (scores, mask,
-masked scores, weights), and its graphs: forward as it runs, forward with every fused op opened into its readable twin,
-and backward. Pages need no network and no script; everything lies in the one folder.
+masked scores, weights), its equations, forward and backward, and its graphs: forward as it runs, forward with every
+fused op opened into its readable twin, and backward. Pages need no network and no script; everything lies in the one
+folder.
 """
 import inspect
 import re
@@ -19,7 +20,11 @@ from tinyattn.errors import InputError
 from tinyattn.program import Program
 
 from .attention.panels import names_of, panels
+from .formulas import page as formulas
+from .formulas.equations import equations
+from .graphs import render
 from .graphs.graph import graph
+from .page import write
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -28,27 +33,32 @@ pre { background: #f5f5f2; padding: 0.8rem 1rem; overflow-x: auto; border-left: 
 figure { margin: 0.5rem 0; overflow-x: auto; border: 1px solid #eee; }
 figcaption, .paper { color: #555; font-size: 14px; } table { border-collapse: collapse; width: 100%; }
 td { border-top: 1px solid #ddd; padding: 0.6rem 0.6rem; vertical-align: top; }
-td img { max-width: 16rem; max-height: 9rem; } code { font-size: 14px; } a { color: #0072B2; }
+img { max-width: 100%; height: auto; } td img { max-width: 16rem; max-height: 9rem; } code { font-size: 14px; }
+a { color: #0072B2; }
+.equations { overflow-x: auto; } .equations h3 { font-size: 1rem; margin: 1rem 0 0; } :root { --pale: #555; }
 """
+SHOWN = 60  # equations on a page: those of the mechanisms that loop go on and on
 GRAPHS = (("forward", "The forward pass as it runs; equal steps lie on top of each other."),
           ("expanded", "The forward pass with every fused op opened into its readable twin."),
           ("backward", "The backward pass, derived from the rules of the ops; dotted edges bring saved values. So that "
                        "there is one number to begin from, the outputs are squared and added up first."))
 LEGEND = """<h2>How to read these pages</h2>
-<p>B sequences in a batch, T queries, S keys, D the width of a word, Q, K and E the widths of a query, a key and a value,
-H heads, A units of a hidden layer, V words of a vocabulary; other letters are told on their page. A mask is True where a query
-may attend. A <i>fused</i> op computes in one loop what its <i>readable twin</i> says in several ops; the tests compare the two.
-"Survey" is D. Hu, "An Introductory Survey on Attention Mechanisms in NLP Problems" (2018, arXiv 1811.05544): a paragraph
-that begins so tells where the survey prints, or leaves out, something else. In the panels, orange is negative, purple
-positive, and hatched places are masked: their weight is exactly 0. Every picture is made from a small example of random
-numbers that stands in the mechanism's file, unless its words say otherwise.</p>"""
+<p>B sequences in a batch, T queries, S keys, D the width of a word, Q, K and E the widths of a query, a key and a
+value, H heads, A units of a hidden layer, V words of a vocabulary; other letters are told on their page. A mask is True
+where a query may attend. A <i>fused</i> op computes in one loop what its <i>readable twin</i> says in several ops; the
+tests compare the two. "Survey" is D. Hu, "An Introductory Survey on Attention Mechanisms in NLP Problems" (2018, arXiv
+1811.05544): a paragraph that begins so tells where the survey prints, or leaves out, something else. In the panels,
+orange is above 0, blue below, and hatched places are masked: their weight is exactly 0. Every picture is made from a
+small example of random numbers that stands in the mechanism's file, unless its words say otherwise. The equations are
+those of the example too, as the engine recorded them; L is any number made of the result.</p>"""
 
 
 def gallery(folder, names=None, report=None):
     """Write index.html and a page for each mechanism into `folder`; return the paths of the pages.
 
     names    which mechanisms (FILE.py:NAME too); all of the package by default
-    report   called with a line for each mechanism: its name and what could not be drawn
+    report   called with a line for each mechanism: its name and what could not be drawn; the reason, if it is that of
+             an earlier one, is not said again
     InputError if the folder cannot be made.
     """
     folder = Path(folder)
@@ -62,12 +72,12 @@ def gallery(folder, names=None, report=None):
         if named.setdefault(variant.name, variant) is not variant:
             raise InputError(f"gallery: expected mechanisms with names of their own, for a page each, got two "
                              f"named {variant.name}")
-    variants, pages = list(named.values()), []
+    variants, pages, told = list(named.values()), [], set()
     for variant in variants:
-        missing = draw(folder, variant)
-        pages.append(_write(folder / f"{variant.name}.html", _page(folder, variant, variants)))
+        shown, missing = draw(folder, variant)
+        pages.append(_write(folder / f"{variant.name}.html", _page(folder, variant, variants, shown)))
         if report:
-            report(f"{variant.name}: {'; '.join(missing) or 'drawn'}")
+            report(f"{variant.name}: {_said(missing, told) or 'drawn'}")
     _write(folder / "index.html", _index(folder, variants))
     return pages
 
@@ -76,22 +86,23 @@ def gallery(folder, names=None, report=None):
 # pictures
 # ---------------------------------------------------------------------------------------------------------------------
 def draw(folder, variant):
-    """Draw the pictures of one mechanism on its example; return lines on what could not be drawn."""
-    missing = []
+    """Draw the pictures of one mechanism on its example. Returns its equations as HTML, and {why something could not be
+    drawn: what}."""
+    missing = {}
     if variant.part("example") is None:
-        return [f"{Path(inspect.getsourcefile(variant.function)).name} has no example(rng) to be drawn"]
+        return "", {f"{Path(inspect.getsourcefile(variant.function)).name} has no example(rng) to be drawn": []}
     arrays = example_of(variant)
     rows, columns, inner = names_of(variant, arrays)
     inputs = properties.leaves(arrays, np.float32)
     with blame(variant), capture() as seen:
         outs = properties.outputs_of(variant(**inputs))
     if not any(t.requires_grad for t in outs):
-        return [f"{variant.name} gives no Tensor with a gradient, so there is no graph"]
+        return "", {f"{variant.name} gives no Tensor with a gradient, so there is no graph": []}
     pictures = {
         "panels": lambda path: panels(seen, path, rows, columns, inner=inner),
-        "forward": lambda path: graph(outs, names=_flat(inputs), steps=True).save(path),
+        "forward": lambda path: _save(graph(outs, names=_flat(inputs), steps=True), path),
         "expanded": lambda path: _expanded(variant, arrays, path),
-        "backward": lambda path: graph(_total(outs), names=_flat(inputs), backward=True).save(path),
+        "backward": lambda path: _save(graph(_total(outs), names=_flat(inputs), backward=True), path),
     }
     for what, make in pictures.items():
         path = folder / f"{variant.name}-{what}.svg"
@@ -100,8 +111,41 @@ def draw(folder, variant):
                 continue
             make(path)
         except InputError as problem:  # no matplotlib, or a graph that is too large
-            missing.append(f"{what}: {problem}")
-    return missing
+            missing.setdefault(str(problem), []).append(what)
+    return _equations(outs, inputs, variant, missing), missing
+
+
+def _said(missing, told):
+    """What could not be drawn, and why; `told` are the reasons that were said before, and becomes more."""
+    said = [f"{', '.join(what)}{' as above' if why in told else ''}{': ' * bool(what and why not in told)}"
+            f"{'' if why in told else why}" for why, what in missing.items()]
+    told.update(missing)
+    return "; ".join(said)
+
+
+def _save(made, path):
+    """Write a graph; its DOT text, and the reason as an error, where the machine cannot draw."""
+    try:
+        write(path, made.svg(), "graph")
+    except render.Unavailable:
+        write(path.with_suffix(".dot"), made.dot, "graph")
+        raise
+
+
+def _equations(outs, inputs, variant, missing):
+    """The equations of the example as HTML: MathML, or their text where nothing here can set formulas."""
+    try:
+        made = equations(outs, names=_flat(inputs), letters={n: tuple(s) for n, s in variant.letters().items()})
+    except InputError as problem:
+        missing.setdefault(str(problem), []).append("equations")
+        return ""
+    made = made.first(SHOWN)
+    try:
+        body = made.html().partition("<body>\n")[2].partition("</body>")[0].partition("</h1>")[2]
+        return f'<div class="equations">{body.replace("<h2>", "<h3>").replace("</h2>", "</h3>")}</div>'
+    except InputError as problem:  # no latex2mathml
+        missing.setdefault(str(problem), []).append("equations as text")
+        return f"<pre>{escape(made.text())}</pre>"
 
 
 def _expanded(variant, arrays, path):
@@ -115,7 +159,7 @@ def _expanded(variant, arrays, path):
     if programs[0] == programs[1]:
         path.unlink(missing_ok=True)
     else:
-        graph(outs, names=_flat(inputs)).save(path)
+        _save(graph(outs, names=_flat(inputs)), path)
 
 
 def _total(outs):
@@ -141,7 +185,7 @@ def _flat(inputs, prefix=""):
 # ---------------------------------------------------------------------------------------------------------------------
 def _html(title, body):
     return (f"<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{escape(title)}</title>"
-            f"<meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style></head>\n"
+            f"<meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}{formulas.STYLE}</style></head>\n"
             f"<body>\n{body}\n</body></html>\n")
 
 
@@ -177,7 +221,7 @@ def _paragraphs(text, pages):
     return "\n".join(html)
 
 
-def _page(folder, variant, variants):
+def _page(folder, variant, variants, shown):
     at = [v.name for v in variants].index(variant.name)
     around = ['<a href="index.html">all mechanisms, and how to read these pages</a>']
     around += [f'<a href="{v.name}.html">{escape(v.name)}</a>'
@@ -190,9 +234,10 @@ def _page(folder, variant, variants):
             f"{escape(Path(inspect.getsourcefile(variant.function)).name)}</code>.</p>"]
     seen = _picture(folder, variant, "panels",
                     "Scores, mask, masked scores and weights of one sequence of its example. "
-                    "Orange is negative, purple positive; hatched places are masked: their weight is exactly 0. "
+                    "Orange is above 0, blue below; hatched places are masked: their weight is exactly 0. "
                     + (variant.part("CAPTION") or ""))
     body += ["<h2>What it looks at</h2>", seen] if seen else []
+    body += ["<h2>Equations</h2>", shown] if shown else []
     body += ["<h2>What is computed</h2>", *[_picture(folder, variant, what, caption) for what, caption in GRAPHS]]
     return _html(f"{variant.name}: tinyattn", "\n".join(body))
 

@@ -20,6 +20,7 @@ KINDS = ("svg", "pdf", "png")
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKS = "osD^vPX"
 HATCHES = ("", "//", "..", "xx", "\\\\", "++", "oo")
+ABOVE, BELOW = COLOURS[1], COLOURS[0]  # in every picture orange is above 0 and blue below
 # fonts for signs that DejaVu, which comes with matplotlib, has not: Chinese, Japanese, Korean, pictures
 _MORE_FONTS = ("Noto Sans CJK JP", "Noto Sans CJK SC", "Source Han Sans", "WenQuanYi Zen Hei", "Microsoft YaHei",
                "SimHei", "PingFang SC", "Hiragino Sans", "Yu Gothic", "Malgun Gothic", "Arial Unicode MS", "Noto Emoji",
@@ -42,6 +43,20 @@ def figure(width, height):
     fig._repr_svg_ = functools.partial(_svg_of, fig)  # what a notebook shows
     fig._repr_png_ = functools.partial(save_bytes, fig, "png")  # and where it shows no SVG, as in a PDF made of it
     return fig
+
+
+@functools.cache
+def signed_colours():
+    """The colours of numbers of both signs: blue below 0, white, orange above; all light enough for black letters."""
+    from matplotlib.colors import LinearSegmentedColormap, to_rgb
+    ends = [[1 + (c - 1) * 0.7 for c in to_rgb(colour)] for colour in (BELOW, ABOVE)]
+    return LinearSegmentedColormap.from_list("below and above 0", [ends[0], (1, 1, 1), ends[1]])
+
+
+def no_path(who, title, path):
+    """InputError for a file name that stands where the title does, and so would be written nowhere."""
+    if path is None and isinstance(title, str) and Path(title).suffix[1:].lower() in KINDS and "\n" not in title:
+        raise InputError(f"{who}: got {title!r} as the title, and no file to write; for a file say path={title!r}")
 
 
 def shown(svg):

@@ -57,7 +57,8 @@ def _layers(found, output, title):
     """The picture of one run's gradient norms."""
     if len(found) > 1:
         raise InputError(f"--what layers: expected one run, got {len(found)}: {found[0].folder}, {found[1].folder}"
-                         + (", ..." if len(found) > 2 else ""))
+                         + (", ..." if len(found) > 2 else "")
+                         + f"; one run: tinyattn curves {found[0].folder} --what layers")
     from viz import norms
     run, = found
     if not any("norms" in record for record in run.log):

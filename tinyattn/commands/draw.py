@@ -17,7 +17,7 @@ from .options import trust_option
 @click.argument("name", metavar="NAME|RUN")
 @click.option("-o", "--output", metavar="FILE",
               help="a .svg, .pdf, .png, .html, .dot, .json or .graphml file [default: NAME.svg, or RUN/graph.svg]")
-@click.option("--backward", is_flag=True, help="draw the backward pass too")
+@click.option("--backward", is_flag=True, help="draw the backward pass too; outputs are squared and added up for it")
 @click.option("--backward-only", is_flag=True, help="draw the backward pass alone: the gradient's own graph")
 @click.option("--expand", is_flag=True, help="open fused ops: draw what they compute, op by op")
 @click.option("--length", type=click.IntRange(1), metavar="N",
@@ -29,7 +29,8 @@ from .options import trust_option
 @click.option("--path", nargs=2, metavar="FROM TO",
               help="draw all paths between two leaves, values, ops or boxes strong; the result is called output")
 @click.option("--values", is_flag=True, help="write the numbers into the nodes")
-@click.option("--gradients", is_flag=True, help="write the gradient at every value into the nodes")
+@click.option("--gradients", is_flag=True,
+              help="write the gradient at every value into the nodes; outputs are squared and added up for it")
 @click.option("--theme", type=click.Choice(["colour", "print", "dark"]), default="colour", show_default=True,
               help="print is black and white, dark is for a projector")
 @click.option("--direction", type=click.Choice(["TB", "LR"]), default="TB", show_default=True,
@@ -44,23 +45,48 @@ def graph_command(name, output, backward, backward_only, expand, length, depth, 
 
     Graphs of more than 60 nodes (with the backward pass, 150) are folded: time steps are laid on top of each other,
     then boxes are closed. An .html file is a page to zoom, to follow paths and to ask nodes what they hold.
+
+    NAME may be a file of your own, my.py or my.py:name, with a mechanism or an op. Gradients are those of one number,
+    so --backward and --gradients square the outputs of anything but a system and add them up: the ops `mul` and `sum`
+    at the end. Where a picture cannot be drawn, the DOT text is written in its place; asked for with -o, the exit code
+    is 1.
     """
     from ..op import fused
     backward = "only" if backward_only else backward
+    scalar = bool(backward or look["gradients"])
     with fused("never") if expand else nullcontext():
         if Path(name).is_dir():
             from .. import checkpoint
             system, _ = checkpoint.restore(name, attention)
+            kind, thing, full = "system", type(system), f"{Path(name).name}: {system.name}"
             tensor, names_of, path = _unrolled(system, length), system.model, Path(name) / "graph.svg"
         else:
             kind, full, thing = names.find(name, runs=True)
-            tensor, names_of = example(kind, full, thing, sample, backward or look["gradients"], length)
+            tensor, names_of = example(kind, full, thing, sample, scalar, length)
             path = Path(f"{full}.svg")
         from viz import graph
-        drawing = graph(tensor, names=names_of, depth=depth, backward=backward, **look,
-                        **({} if depth is not None or backward else {"max_nodes": 60}))
-    out(str(drawing.save(Path(output) if output else path)))
+        with names.blame(kind, thing):
+            drawing = graph(tensor, names=names_of, depth=depth, backward=backward, title=full, **look,
+                            inputs=getattr(names_of, "inputs", ()),
+                            remark=SQUARED if scalar and kind != "system" else "",
+                            **({} if depth is not None or backward else {"max_nodes": 60}))
+    path = Path(output) if output else path
+    written = drawing.save(path)
+    out(str(written))
     note(f"{drawing.nodes:,} node{'s' * (drawing.nodes != 1)}, {drawing.edges:,} edge{'s' * (drawing.edges != 1)}")
+    return 1 if output and written != path else 0
+
+
+SQUARED = "mul and sum at the end are not part of it: outputs are squared and added up, for a gradient is of one number"
+
+
+class Leaves(dict):
+    """{name: Tensor} of the leaves of an example. `inputs`: those Tensors that are given and not learned, though they
+    require a gradient, so that it can be shown."""
+
+    def __init__(self, named, inputs):
+        super().__init__(named)
+        self.inputs = list(inputs)
 
 
 def example(kind, name, thing, sample=0, scalar=False, length=None):
@@ -76,14 +102,13 @@ def example(kind, name, thing, sample=0, scalar=False, length=None):
     if length is not None:
         raise InputError(f"{name}: --length is of systems, such as translate; this is a kind of {kind}")
     if kind == "module":
-        from ..nn import example_of, outputs_of
-        module, inputs = example_of(thing, np.random.default_rng(0), np.float32)
-        outputs, leaves = outputs_of(module(*inputs)), _names_of(module, inputs)
+        outputs, leaves = _module(thing)
     else:
-        outputs, leaves = _call(kind, name, thing, sample)
-    outputs = [t for t in outputs if t.requires_grad]
+        with names.blame(kind, thing):
+            outputs, leaves = _call(kind, name, thing, sample)
+    outputs = [t for t in outputs if t.requires_grad and t.op is not None]
     if not outputs:
-        raise InputError(f"{name}: has no gradient, so no graph is recorded")
+        raise InputError(f"{name}: computes nothing that has a gradient, so no graph is recorded")
     if scalar:  # the sum of squares: of a plain sum the gradients could be constants, which are not recorded
         total = (outputs[0] * outputs[0]).sum()
         for t in outputs[1:]:
@@ -101,16 +126,21 @@ def _unrolled(system, length):
     return system.example_graph(length=length)
 
 
-def _names_of(module, inputs):
-    """{name: Tensor}: the parameters of a module, and its inputs by the names that its `forward` has for them."""
+def _module(cls):
+    """The outputs of a module on its example, and Leaves: its parameters, and its inputs by the names that `forward`
+    has for them. What is done to an input that requires no gradient is not recorded, so floats do require one."""
+    from ..nn import example_of, outputs_of
     from ..tensor import Tensor
-    found = {name: x for name, x in zip(inspect.signature(module.forward).parameters, inputs, strict=False)
-             if isinstance(x, Tensor) and not x.requires_grad}
-    return found | dict(module.named_parameters())
+    module, inputs = example_of(cls, np.random.default_rng(0), np.float32)
+    inputs = inputs if isinstance(inputs, (tuple, list)) else [inputs]
+    inputs = [leaf(x.numpy()) if isinstance(x, Tensor) else x for x in inputs]
+    given = {name: x for name, x in zip(inspect.signature(module.forward).parameters, inputs, strict=False)
+             if isinstance(x, Tensor)}
+    return outputs_of(module(*inputs)), Leaves(given | dict(module.named_parameters()), given.values())
 
 
 def _call(kind, name, thing, sample):
-    """The outputs of an op or mechanism on its example, and {name of an input: leaf}."""
+    """The outputs of an op or mechanism on its example, and Leaves by the names of its inputs."""
     from ..nn import outputs_of
     rng = np.random.default_rng(0)
     if kind == "attention":
@@ -118,7 +148,10 @@ def _call(kind, name, thing, sample):
         from ..attention.core import blame, example_of
         leaves = properties.leaves(example_of(thing), np.float32)
         with blame(thing):
-            return outputs_of(thing(**leaves)), leaves
+            given = _tensors_in([x for n, x in leaves.items() if n not in thing.letters()])
+            return outputs_of(thing(**leaves)), Leaves(leaves, given)
+    if not hasattr(thing, "samples"):
+        raise InputError(f"{name}: this op has no samples(rng), so there is nothing to show it on")
     samples = list(thing.samples(rng))
     if sample >= len(samples):
         raise InputError(f"{name}: has the samples 0 to {len(samples) - 1}, not {sample}")
@@ -126,7 +159,15 @@ def _call(kind, name, thing, sample):
     tensors = [None if x is None else leaf(x) for x in inputs]
     slots = [f"{thing.input_names[0]}{i}" for i in range(len(inputs))] if thing.variadic else thing.input_names
     leaves = {n: t for n, t in zip(slots, tensors, strict=False) if t is not None}
-    return outputs_of(thing(**attributes)(*tensors)), leaves
+    return outputs_of(thing(**attributes)(*tensors)), Leaves(leaves, leaves.values())
+
+
+def _tensors_in(value):
+    """The Tensors in nested lists and dictionaries."""
+    from ..tensor import Tensor
+    if isinstance(value, (list, tuple, dict)):
+        return [t for x in (value.values() if isinstance(value, dict) else value) for t in _tensors_in(x)]
+    return [value] if isinstance(value, Tensor) else []
 
 
 def leaf(array, dtype=np.float32):
@@ -153,7 +194,10 @@ def gallery_command(wanted, output):
 
 def _mechanism(name):
     """The mechanism of this name, with or without `attention:` before it."""
-    kind, _, thing = names.find(name if ":" in name or ".py" in name else f"attention:{name}")
+    if ".py" in name:
+        from ..attention import find
+        return find(name)
+    kind, _, thing = names.find(name if ":" in name else f"attention:{name}")
     if kind != "attention":
         raise InputError(f"gallery: {name} is no attention mechanism but a kind of {kind}")
     return thing
@@ -212,11 +256,12 @@ def explain_command(name):
     """Say what an op, mechanism, module or system computes, what it takes, and in which file it stands."""
     kind, full, thing = names.find(name)
     source = {"attention": lambda: thing.module, "system": lambda: inspect.getmodule(thing)}.get(kind, lambda: thing)()
-    text = inspect.getdoc(source)
+    text = inspect.getdoc(source) if kind != "op" else inspect.cleandoc(thing.__doc__ or "")  # not that of `Op`
     out(f"{kind} {full}")
     out()
-    out(text or "")
-    out()
+    if text:
+        out(text)
+        out()
     if kind == "attention":
         out(f"call        {thing.name}{inspect.signature(thing.function)}")
         for line in (inspect.getdoc(thing.function) or "").splitlines():
@@ -227,6 +272,9 @@ def explain_command(name):
         if thing.paper:
             out(f"paper       {thing.paper}")
     if kind == "op":
+        if thing.tex:
+            from viz.text import formula
+            out(f"formula     {formula(thing.tex, {n: n for n in thing.input_names})}")
         out(f"inputs      {', '.join(thing.input_names)}")
         rules = [n for n, rule in zip(thing.input_names, thing.rules, strict=True) if rule is not None]
         out(f"rules for   {', '.join(rules) or ('its readable twin' if thing.composed is not None else 'none')}")

@@ -32,7 +32,7 @@ def equations_command(name, output, form, forward, backward, shapes, fused, ever
     They are made from what the engine recorded and from its own derivatives.
     """
     form = _form(output, form)
-    kind, full, thing = find(name)
+    kind, full, thing = names.find(name)
     made = recorded(kind, full, thing, sample, fused, backward or not forward)
     if forward != backward:
         made = made.only("forward" if forward else "backward")
@@ -61,17 +61,6 @@ def _form(output, form):
     return FORMS[suffix]
 
 
-def find(name):
-    """As `names.find`; a file without a name must hold just one mechanism."""
-    kind, full, thing = names.find(name)
-    if ".py" in name and ".py:" not in name:
-        from ..attention.core import Variant
-        own = [v.name for v in vars(thing.module).values() if isinstance(v, Variant) and v.module is thing.module]
-        if len(set(own)) > 1:
-            raise InputError(f"{name}: holds {', '.join(dict.fromkeys(own))}; say which, such as {name}:{own[0]}")
-    return kind, full, thing
-
-
 def recorded(kind, name, thing, sample=0, fused=False, backward=True):
     """The Equations of an op, mechanism, module or system on its example, with the names of its code."""
     from viz.formulas.equations import equations
@@ -80,7 +69,8 @@ def recorded(kind, name, thing, sample=0, fused=False, backward=True):
     from .draw import example
     with names_from_code(*_files(kind, thing)) as found:
         outputs, leaves = module_example(thing) if kind == "module" else example(kind, name, thing, sample)
-    return equations(outputs, [leaves, found], backward=backward, fused=fused, letters=_letters(kind, thing))
+    with names.blame(kind, thing):
+        return equations(outputs, [leaves, found], backward=backward, fused=fused, letters=_letters(kind, thing))
 
 
 def module_example(cls):

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from ..errors import InputError
+from . import names
 from .console import columns, note, out
 
 
@@ -56,23 +57,21 @@ def _write_new(path, text):
 
 def things_of(name):
     """[(kind, name, thing)] of what FILE.py, or FILE.py:NAME, defines: mechanisms, ops, answers to exercises, a lab."""
-    from ..attention.core import load_file, own_mechanisms
-    from ..autograd import Op
+    from ..attention.core import load_file
     from ..exercises import table
     from ..exercises.lab import is_lab
-    path, _, wanted = name.rpartition(":") if ".py:" in name else (name, "", "")
+    path, wanted = names.parted(name)
     module = load_file(path, "check")
     if is_lab(module) and not wanted:
         return [("lab", "lab", module)]
-    found = [("attention", n, variant) for n, variant in own_mechanisms(module).items()]
-    found += [("op", n, thing) for n, thing in vars(module).items()
-              if inspect.isclass(thing) and issubclass(thing, Op) and thing.__module__ == module.__name__ and thing.cpu]
+    found = names.things_in(module)
     answers = [n for n in table() if callable(vars(module).get(n)) and n not in {f[1] for f in found}]
     found += [("exercise", n, (table()[n], getattr(module, n))) for n in answers]
     for _, n, thing in found:
         if inspect.isclass(thing) and not hasattr(thing, "samples"):
             raise InputError(f"check: {path}: the op {n} has no samples(rng), so there is nothing to check it on")
-    if not found or (wanted and wanted not in [n for _, n, _ in found]):
+    chosen = names.called(found, wanted)
+    if not chosen:
         raise InputError(f"check: {path} defines {', '.join(n for _, n, _ in found) or 'nothing that can be checked'}; "
                          f"expected {wanted or 'a mechanism, an op or an answer to an exercise'}")
-    return [f for f in found if not wanted or f[1] == wanted]
+    return chosen

@@ -1,8 +1,11 @@
 """What `tinyattn heatmap` draws: the looks of predictions, chosen, averaged if asked, in one of several forms."""
+import numpy as np
+
 from ..errors import InputError
 from .console import note
 
 MOST = 48  # maps on one page
+ONE = ("lines", "text", "hops")  # forms that draw one sample
 SUFFIXES = (".svg", ".pdf", ".png", ".htm", ".html")
 MEANS = ("head", "feature", "sentence_row", "word_row", "row")  # what --mean is over, where it is there
 
@@ -62,7 +65,7 @@ def _page(samples, path):
 
     from viz import attention_page
     looks = [look if len(samples) == 1 else replace(look, place={"sample": i, **look.place})
-             for i, some in enumerate(samples, 1) for look in some]
+             for i, some in enumerate(samples, 1) for look in (one.with_rest() for one in some)]
     attention_page(looks, path, "What attention looks at")
 
 
@@ -92,8 +95,11 @@ def _maps(samples, path):
 
 
 def _map(look):
-    """A map for `viz.heatmaps`, with its place, so that layers and heads stand in a grid."""
-    weights, rows, columns, title, gold = look.as_map()
+    """A map for `viz.heatmaps`, with its place, so that layers and heads stand in a grid. Sentences are rows."""
+    from viz.attention.maps import are_sentences
+    weights, rows, columns, title, gold = look.with_rest().as_map()
+    if are_sentences(columns, rows):
+        weights, rows, columns, gold = np.asarray(weights).T, columns, rows, [(c, r) for r, c in gold]
     place = {name: value for name, value in look.place.items() if name != "kind"}
     return weights, rows, columns, title, gold, {} if look.parts else place
 
@@ -156,4 +162,4 @@ def _hops(looks, path):
                          "--as map")
     one = stacked(looks)
     hops(one.weights, one.columns, looks[0].title.replace("\n", "; "), path, gold=sorted(set(one.gold)),
-         names=[said(look.place) or "weight" for look in looks])
+         names=[said(look.place) or "weight" for look in looks], rest=one.rest)

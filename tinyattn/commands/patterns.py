@@ -79,6 +79,7 @@ def penalty_command(run, text, output, attention):
     from viz import penalty
     a, path = found.record["weights"]["rows of A"], output or str(Path(run) / "penalty.svg")
     tokens = found.record["rows"][0]
-    penalty([row[:len(tokens)] for row in a], path, f"{Path(run).name}: A of {len(a)} rows, says {found.record['label']}",
-            tokens=tokens, names=[f"row {r + 1}" for r in range(len(a))])
+    title = f"{Path(run).name}: A of {len(a)} rows, says {found.record['label']}"
+    penalty([row[:len(tokens)] for row in a], path, title, tokens=tokens,
+            names=[f"row {r + 1}" for r in range(len(a))])
     out(path)

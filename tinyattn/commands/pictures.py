@@ -47,7 +47,7 @@ def _looks(path, system):
 
 def maps_of(predictions):
     """What predictions looked at, as maps for `viz.heatmaps`."""
-    return [look.as_map() for prediction in predictions for look in prediction.looks]
+    return [look.with_rest().as_map() for prediction in predictions for look in prediction.looks]
 
 
 def _groups(path, groups, label, figures, others):

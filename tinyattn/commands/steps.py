@@ -13,12 +13,14 @@ from .draw import example
 @click.argument("name", required=False)
 @click.option("-o", "--output", metavar="FILE|DIR",
               help="a .html page, a .pdf with a page a frame, or a folder for the frames [default: NAME-steps.html]")
+@click.option("--frame", "number", type=click.IntRange(1), metavar="N",
+              help="write this one frame alone, as -o FILE.svg, .pdf or .png [default: NAME-N.svg]")
 @click.option("--frames", "kind", type=click.Choice(["svg", "pdf", "png"]), default="svg", show_default=True,
               help="of a folder: what the frames are")
 @click.option("--order", type=click.Choice(["topological", "wrong"]), default="topological", show_default=True,
               help="the order of the frames; a page has both")
 @click.option("--sample", type=click.IntRange(0), default=0, show_default=True, help="of an op: which of its samples")
-def steps_command(name, output, kind, order, sample):
+def steps_command(name, output, number, kind, order, sample):
     """Show the forward and the backward pass step by step, as a page to click through or as frames.
 
     NAME is one of the examples that are listed without it, or an op, mechanism or module, or my.py:name. The page turns
@@ -37,9 +39,13 @@ def steps_command(name, output, kind, order, sample):
         full = name
     else:
         full, walk = _of_package(name, order, sample)
-    path = walk.save(Path(output) if output else Path(f"{full}-steps.html"), kind)
+    path = f"{full}-steps.html" if number is None else f"{full}-{number}.svg"
+    path = walk.save(Path(output or path), kind, frame=number)
     out(str(path))
-    note(f"{len(walk.frames)} frames of {len(walk.picture.graph.nodes)} nodes")
+    note(f"{len(walk.frames)} frames of {len(walk.picture.graph.nodes)} nodes" if number is None else
+         f"frame {number} of {len(walk.frames)}")
+    for op in walk.frames[-1]["numbers"]["rules"]["wrong"]:
+        note(f"the rule of {op} disagrees with finite differences: see the last frame, and `tinyattn check`")
     if path.is_dir():
         _note_others(path, kind, len(walk.frames))
 

@@ -152,16 +152,16 @@ def lines_of_stdin():
 @click.option("--hop", metavar="N", help="this hop alone, from 1")
 @click.option("--only", metavar="NAME=N,...", help="what else there is to choose by: kind=cross, layer=2,head=1")
 @click.option("--mean", is_flag=True, help="the mean over heads, features or rows in place of each by itself")
-@click.option("-n", "number", type=click.IntRange(1, 16), default=4, show_default=True,
-              help="without TEXT: so many test samples")
+@click.option("-n", "number", type=click.IntRange(1, 16),
+              help="without TEXT: so many test samples [default: 4; 1 for --as lines, text, hops]")
 @beam_option
 @trust_option
 def heatmap_command(run, text, output, form, layer, head, hop, only, mean, number, beam, attention):
     """Draw what a trained run looks at: for TEXT, or for a few of its test samples. For TEXT, and where one is chosen,
     layers, heads and hops are drawn each by itself; they count from 1. For samples it is the small map that training
-    leaves, which says so where it is a mean."""
+    leaves, which says so where it is a mean; --as lines, text and hops draw one sample, as if it were TEXT."""
     from .. import checkpoint
-    from .looks import draw, wanted_of
+    from .looks import ONE, draw, wanted_of
     path = Path(output) if output else Path(run) / "heatmap.svg"
     wanted = wanted_of({"layer": layer, "head": head, "hop": hop}, only)
     system, saved = checkpoint.restore(run, attention)
@@ -169,7 +169,7 @@ def heatmap_command(run, text, output, form, layer, head, hop, only, mean, numbe
         predictions = [system.predict(" ".join(text), **_beam(system, beam))]
     else:
         attach_own(system, saved)
-        predictions = system.examples(number)
+        predictions = system.examples(number or (1 if form in ONE else 4))
     if not any(p.looks for p in predictions):
         raise InputError(f"{run}: has no attention to draw (attention {saved.config['options'].get('attention')!r})")
     draw(predictions, path, form, wanted, mean)

@@ -313,8 +313,10 @@ class QA(system.System):
             asked = set(sample.question) & set(self.numbers)
             shown = np.sort(np.argsort(-w.max(0), kind="stable")[:SHOWN])
             seen, sentences = w[:, shown], [movies.in_words(sample.story[i], asked) for i in shown]
+        films = self.memories is not None
+        rest = {"memn2n": "other slots" if films else "empty slots", "key_value": "other memories" if films else ""}
         look = Look(seen, [f"hop {i + 1}" for i in range(len(w))], sentences, f"{question} {answer}", gold,
-                    sides=("hop", "story"))
+                    sides=("hop", "story"), rest=rest.get(self.options.attention, ""))
         return Prediction(line, {**record, "hops": w.tolist()}, [look],
                           lambda: apart(look, [{"hop": i + 1} for i in range(len(w))], question))
 

@@ -29,7 +29,7 @@ A subclass gives
 and may give `at_epoch(epoch)`, called before each epoch, and `rate_factor(epoch)`, by which the learning rate is
 multiplied: epochs count from 0. Both must depend on the epoch alone, or a resumed run would not be the same run.
 """
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -93,6 +93,7 @@ class Look:
     sides   what rows and columns are: ("target", "source")
     parts   of a document: (number of words, weight) of each sentence, which fill the columns from the left; the one row
             of weights is then that of the words within their sentence
+    rest    where the weights are that each row lacks to a sum of 1: "empty slots"; "" where no columns are left out
     """
     weights: object
     rows: list
@@ -102,6 +103,17 @@ class Look:
     place: dict = field(default_factory=dict)
     sides: tuple = ("rows", "columns")
     parts: tuple = ()
+    rest: str = ""
+
+    def with_rest(self):
+        """This look with one more column, in brackets, for the weights that `rest` speaks of; itself where it does not,
+        or where the rows are no shares."""
+        weights = np.asarray(self.weights)
+        if not self.rest or weights.min(initial=0) < -1e-3 or weights.sum(1).max(initial=0) > 1 + 1e-3:
+            return self
+        left = np.maximum(1 - weights.sum(1, keepdims=True), 0)            # (R, 1)
+        return replace(self, weights=np.concatenate([weights, left], 1), columns=[*self.columns, f"({self.rest})"],
+                       rest="")
 
     def as_map(self):
         """(weights, rows, columns, title, gold), as `viz.heatmaps` takes it. The title ends with the place; a document
@@ -125,7 +137,7 @@ def said(place):
 def apart(look, places, name=None):
     """The rows of a Look as Looks of one row each, with these places; `name` is what is asked in all of them."""
     return [Look(look.weights[i:i + 1], [name or look.rows[i]], look.columns, look.title,
-                 tuple((0, column) for row, column in look.gold if row == i), place, look.sides)
+                 tuple((0, column) for row, column in look.gold if row == i), place, look.sides, rest=look.rest)
             for i, place in enumerate(places)]
 
 

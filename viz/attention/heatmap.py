@@ -12,7 +12,7 @@ import numpy as np
 from tinyattn.errors import InputError
 from tinyattn.models.system import said
 
-from ..plot import figure, kind_of, literally, numbers, quiet, save
+from ..plot import figure, kind_of, literally, no_path, numbers, quiet, save
 from ..text import printable, width
 
 MOST = 200        # tokens on a side; more would be a smear
@@ -33,6 +33,7 @@ def heatmap(weights, rows, columns, title="", path=None, *, gold=(), scale=1.0):
            "row": of each row. Any but 1 is said by the title and the colour bar
     Raises InputError if the shape is not (T, S), if a weight is not a number, or for more than 200 tokens on a side.
     """
+    no_path("heatmap", title, path)
     return heatmaps([(weights, rows, columns, title, gold)], path, scale=scale)
 
 
@@ -91,7 +92,7 @@ def checked(who, weights, rows, columns, title="", gold=(), place=None):
     """A Map, or InputError that begins with `who`."""
     who += f" ({printable(', '.join(title.splitlines()), 80)})" if title else ""
     weights = numbers(who, weights)
-    rows, columns = [token_text(t) for t in rows], [token_text(t) for t in columns]
+    rows, columns = [token_text(t, 48 if " " in str(t) else 24) for t in rows], [token_text(t) for t in columns]
     if weights.shape != (len(rows), len(columns)):
         raise InputError(f"{who}: expected weights of shape ({len(rows)} rows, {len(columns)} columns), one "
                          f"for each pair of tokens, got shape {weights.shape}")
@@ -114,9 +115,9 @@ def checked(who, weights, rows, columns, title="", gold=(), place=None):
     return Map(weights, rows, columns, "\n".join(printable(line, 80) for line in title.split("\n")), gold, place or {})
 
 
-def token_text(token):
-    """A token as it stands at its cell: literal, and seen also where it is white space."""
-    token = printable(token, 24)
+def token_text(token, longest=24):
+    """A token as it stands at its cell: literal, and seen also where it is white space. A sentence may be longer."""
+    token = printable(token, longest)
     return _VISIBLE.get(token.strip(" ") and token or token[:1], token)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from tinyattn.errors import InputError
 
-from ..plot import figure, kind_of, literally, numbers, quiet, save
+from ..plot import figure, kind_of, literally, no_path, numbers, quiet, save
 from ..text import printable, width
 from .heatmap import Scale, checked
 
@@ -16,7 +16,7 @@ LONGEST = 70                  # signs of a sentence
 GOLD = "#D55E00"
 
 
-def hops(weights, sentences, title="", path=None, *, gold=(), names=None, scale=1.0):
+def hops(weights, sentences, title="", path=None, *, gold=(), names=None, scale=1.0, rest=""):
     """What each hop looked at in a story. Returns the Figure.
 
     weights    (hops, S), a Tensor or array
@@ -25,8 +25,10 @@ def hops(weights, sentences, title="", path=None, *, gold=(), names=None, scale=
     gold       the numbers of the sentences that hold the answer, from 0, or pairs (hop, sentence); each is framed
     names      titles of the columns; "hop 1", "hop 2", ... by default
     scale      the weight that is darkest, 1 by default; "own": the largest of the picture; "row": of each hop
+    rest       where the weights lie that a hop lacks to a sum of 1: "empty slots"; said beside the sums
     Raises InputError for weights of another shape, and for more than 60 sentences.
     """
+    no_path("hops", title, path)
     if path is not None:
         kind_of(path)
     sentences = [" ".join(map(str, s)) if isinstance(s, (list, tuple)) else str(s) for s in sentences]
@@ -40,13 +42,14 @@ def hops(weights, sentences, title="", path=None, *, gold=(), names=None, scale=
     if not all(0 <= g < len(sentences) for g in gold):
         raise InputError(f"hops: expected gold sentences from 0 to {len(sentences) - 1}, got {sorted(gold)}")
     scale, texts = Scale(scale, [one.weights]), [printable(s, LONGEST) for s in sentences]
-    fig = _page(one.weights, names, texts, title, gold, scale)
+    fig = _page(one.weights, names, texts, title, gold, scale, rest)
     save(fig, path)
     return fig
 
 
-def _page(weights, names, texts, title, gold, scale):
-    left = 0.45 + max(width(t, SIZE) for t in texts) / 72 + 0.2
+def _page(weights, names, texts, title, gold, scale, rest):
+    below = f"sum; the rest lies on {printable(rest, 40)}" if rest else "sum"
+    left = 0.45 + max(width(t, SIZE) for t in [*texts, below]) / 72 + 0.2
     head = (0.5 if title else 0.1) + (0.3 if scale.said else 0.0) + 0.35
     cell = max(CELL, max(width(n, SIZE) for n in names) / 72 + 0.1)
     sums = weights.sum(1) if not np.allclose(weights.sum(1), 1, atol=0.005) else []  # gates, or weight of empty slots
@@ -68,7 +71,7 @@ def _page(weights, names, texts, title, gold, scale):
         axes.text(left + h * cell + cell / 2 + 0.04, head + (len(texts) + 0.5) * LINE, f"{total:.2f}", ha="center",
                   va="center", size=12, color="#444444")
     if len(sums):
-        axes.text(left - 0.1, head + (len(texts) + 0.5) * LINE, "sum", ha="right", va="center", size=12,
+        axes.text(left - 0.1, head + (len(texts) + 0.5) * LINE, below, ha="right", va="center", size=12,
                   color="#444444")
     _say(axes, page, title, scale, gold)
     return fig

@@ -7,7 +7,7 @@ import numpy as np
 
 from tinyattn.errors import InputError
 
-from ..plot import figure, kind_of, literally, numbers, save
+from ..plot import figure, kind_of, literally, no_path, numbers, save
 from ..text import printable, width
 from .heatmap import beside, checked
 
@@ -34,6 +34,7 @@ def lines(weights, left, right, title="", path=None, *, least=0.05, gold=(), nam
     across   how many pictures stand side by side; None: as many as make the page a little wider than high
     Raises InputError for weights of another shape, beyond 0 to 1 or no numbers, and for more than 60 tokens on a side.
     """
+    no_path("lines", title, path)
     if path is not None:
         kind_of(path)
     maps = _maps(weights, left, right, names, gold, least)

@@ -164,7 +164,7 @@ def _mean(some, name):
     parts = tuple((count, float(np.mean([look.parts[i][1] for look in some])))
                   for i, (count, _) in enumerate(first.parts))
     return Look(np.mean([look.weights for look in some], 0), first.rows, first.columns, first.title, first.gold, place,
-                first.sides, parts)
+                first.sides, parts, first.rest)
 
 
 def plural(name):
@@ -181,7 +181,13 @@ def stacked(looks):
     names = [said(look.place) or look.rows[0] for look in looks]
     gold = tuple((row, column) for row, look in enumerate(looks) for _, column in look.gold)
     return Look(np.concatenate([look.weights for look in looks]), names, first.columns, first.title, gold,
-                sides=(" and ".join(first.place) or first.sides[0], first.sides[1]))
+                sides=(" and ".join(first.place) or first.sides[0], first.sides[1]), rest=first.rest)
+
+
+def are_sentences(columns, rows):
+    """Are the names of columns so long that they are read more easily at the left, as rows?"""
+    longest = max(map(len, columns))
+    return longest > 16 and any(" " in name for name in columns) and longest > max(map(len, rows))
 
 
 def token(text, limit=120):

@@ -2,10 +2,9 @@
 pictures of masks, positions and penalties share."""
 import numpy as np
 
-from ..plot import literally, quiet
+from ..plot import literally, quiet, signed_colours
 
 FORBIDDEN = "////"  # hatching of a place that is masked, to be told from a small number in print too
-SIGNED = "PuOr"     # colours for numbers of both signs; their bound is the same to both sides
 WEIGHTS = "Blues"
 
 
@@ -13,7 +12,7 @@ def matrix(axes, values, rows=None, columns=None, *, bound=1.0, signed=False, nu
     """Draw values (R, C) into axes, row 0 on top, cell (i, j) at (j, i). Returns the image.
 
     rows, columns  names at the left and above; None: none
-    bound          the number that is darkest; signed: minus that number too, in the other colour
+    bound          the number that is darkest; signed: from minus that number: orange above 0, blue below
     numbers        a format such as "{:.2f}" writes the number into each cell
     forbidden      bool (R, C): cells that are hatched, without a colour or a number
     """
@@ -21,8 +20,8 @@ def matrix(axes, values, rows=None, columns=None, *, bound=1.0, signed=False, nu
     values = np.asarray(values, float)
     forbidden = np.zeros(values.shape, bool) if forbidden is None else np.asarray(forbidden)
     with quiet():
-        image = axes.imshow(np.ma.masked_array(values, forbidden), cmap=SIGNED if signed else WEIGHTS, aspect="auto",
-                            vmin=-bound if signed else 0.0, vmax=bound, interpolation="nearest")
+        image = axes.imshow(np.ma.masked_array(values, forbidden), cmap=signed_colours() if signed else WEIGHTS,
+                            aspect="auto", vmin=-bound if signed else 0.0, vmax=bound, interpolation="nearest")
     for i, j in np.argwhere(forbidden):
         axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, facecolor="#F4F4F4", hatch=FORBIDDEN, edgecolor="#999999",
                                  linewidth=0))
@@ -30,7 +29,7 @@ def matrix(axes, values, rows=None, columns=None, *, bound=1.0, signed=False, nu
         for (i, j), x in np.ndenumerate(values):
             if not forbidden[i, j]:
                 axes.text(j, i, plain(numbers, x), ha="center", va="center", size=max(size - 1, 9),
-                          color="white" if abs(x) > (0.62 if signed else 0.55) * bound else "black")
+                          color="white" if not signed and x > 0.55 * bound else "black")
     edges(axes, rows, columns, values.shape, size)
     return image
 

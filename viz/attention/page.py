@@ -144,7 +144,7 @@ def _told_apart(looks):
     if len(set(keys)) == len(keys):
         return looks
     return [Look(look.weights, look.rows, look.columns, look.title, look.gold, {"map": i, **look.place}, look.sides,
-                 look.parts) for i, look in enumerate(looks, 1)]
+                 look.parts, look.rest) for i, look in enumerate(looks, 1)]
 
 
 def _value(place):

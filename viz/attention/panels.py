@@ -11,12 +11,14 @@ from tinyattn.attention.core import blame, example_of
 from tinyattn.autograd import capture
 from tinyattn.errors import InputError
 
-from ..plot import figure, kind_of, literally, quiet, save
+from ..plot import figure, kind_of, literally, quiet, save, signed_colours
 from ..text import printable, width
 
 TITLES = ("scores", "mask", "masked scores", "weights")
 MOST = 6           # rows of panels on one page: hops, heads or features beyond are counted, not drawn
 FORBIDDEN = "////"  # hatching of a masked place, to be told from a small number in print too
+SAID = (("scores: orange above 0, blue below", lambda found: any(m[1] is not None for m in found)),  # below the panels
+        ("hatched: masked, weight 0", lambda found: not all(m[2].all() for m in found)))
 
 
 def panels(seen, path=None, rows=None, columns=None, title="", batch=None, inner="number"):
@@ -160,7 +162,8 @@ def _page(found, rows, columns, title, path):
     panel = max(left + wide * cell, 1.75) + 0.25
     bottoms = np.cumsum([top + len(m[3]) * cell + 0.6 + named for m in found])  # of each row of panels, from the head
     head = 0.35 * len([line for line in title.split("\n") if line])
-    page = (4 * panel + 0.9, bottoms[-1] + head)
+    foot = [line for line, there in SAID if there(found)]
+    page = (4 * panel + 0.9, bottoms[-1] + head + 0.3 * bool(foot))
     fig = figure(*page)
     for i, (name, scores, mask, weights) in enumerate(found):
         y = page[1] - head - bottoms[i] + len(weights) * cell + 0.2          # the upper edge of its matrices
@@ -176,6 +179,8 @@ def _page(found, rows, columns, title, path):
             _panel(axes, j, values, mask, bound, rows[:t], columns[:s], size)
     if title:
         literally([fig.text(0.1 / page[0], 1 - 0.1 / page[1], title.strip(), va="top", size=14)])
+    if foot:
+        fig.text(0.1 / page[0], 0.1 / page[1], "; ".join(foot), size=11, color="#555555")
     save(fig, path)
     return fig
 
@@ -200,12 +205,12 @@ def _panel(axes, kind, values, mask, bound, rows, columns, size):
                   transform=axes.transAxes)
         literally([axes.title])
         return
-    style = ({"cmap": "PuOr", "vmin": -bound, "vmax": bound} if kind in (0, 2) else
+    style = ({"cmap": signed_colours(), "vmin": -bound, "vmax": bound} if kind in (0, 2) else
              {"cmap": "Greys_r", "vmin": -0.6, "vmax": 1} if kind == 1 else {"cmap": "Blues", "vmin": 0, "vmax": 1})
     with quiet():
         axes.imshow(np.ma.masked_invalid(np.asarray(values, float)), aspect="auto", interpolation="nearest", **style)
     if kind != 1:
-        _numbers(axes, np.asarray(values, float), mask, bound, kind)
+        _numbers(axes, np.asarray(values, float), mask, kind)
     else:
         at = np.argwhere(mask)  # a dot is True, as in `masks`
         axes.plot(at[:, 1], at[:, 0], "o", color="black", markersize=5, linestyle="none")
@@ -224,14 +229,14 @@ def _panel(axes, kind, values, mask, bound, rows, columns, size):
     literally([*axes.get_xticklabels(), *axes.get_yticklabels(), axes.title])
 
 
-def _numbers(axes, values, mask, bound, kind):
+def _numbers(axes, values, mask, kind):
     """The numbers themselves, where they fit; over hatching on white."""
     t, s = values.shape
     if max(t, s) > 12 or values.size > 80:
         return
     for (t, s), x in np.ndenumerate(values):
         if np.isfinite(x):
-            dark = x > 0.6 if kind == 3 else abs(x) > 0.55 * bound
+            dark = kind == 3 and x > 0.6
             text = (f"{x:.2f}" if abs(x) < 9.95 else f"{x:.0f}").replace("-0.00", "0.00")
             masked = kind == 3 and not mask[t, s]
             axes.text(s, t, text, ha="center", va="center", size=9.5 if len(text) < 6 else 8.5,

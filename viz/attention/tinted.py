@@ -7,7 +7,7 @@ import numpy as np
 
 from tinyattn.errors import InputError
 
-from ..plot import figure, fonts, kind_of, literally, numbers, quiet, save
+from ..plot import figure, fonts, kind_of, literally, no_path, numbers, quiet, save
 from ..text import printable
 from .heatmap import Scale, checked
 
@@ -31,6 +31,7 @@ def tinted(parts, title="", path=None, *, by="word", gold=(), asked=(), scale=1.
     wide    inches of a line of text
     Raises InputError for weights that are not one number a word, and for more than 600 words.
     """
+    no_path("tinted", title, path)
     if path is not None:
         kind_of(path)
     sentences = [_checked(i, part) for i, part in enumerate(parts)]

@@ -7,7 +7,8 @@ from itertools import product
 from ..text import printable
 from .formula import number
 from .layout import layout
-from .marks import BLUE, GREY, INK, LINE, ORANGE, PALE, ROOM, grid, grid_size, measure, moved
+from .marks import BLUE, GREY, INK, LINE, ORANGE, PALE, ROOM, grid, grid_size, in_cells, measure, moved
+from .tags import SIZE, TALL, placed
 
 WIDTH, HEIGHT = 1280, 720
 PICTURE = (20, 72, 848, 632)   # x, y, width, height of the graph's part
@@ -22,8 +23,8 @@ SMALL = 16                     # letters of the words in a box, before it is sca
 class Picture:
     """The graph laid out once; `groups(frame)` are its marks in one frame."""
 
-    def __init__(self, graph, labels=None):
-        self.graph, self.labels = graph, labels or {}
+    def __init__(self, graph, labels=None, rules=None):
+        self.graph, self.labels, self.rules = graph, labels or {}, rules or {}
         self.edges = [(way[0], n.id, way[1], way[2]) for n in graph.nodes for way in n.ways]
         for self.room in (ROOM, 9, 1):  # a crowded graph shows its larger arrays by their shapes alone
             self.sizes = [self._size(n) for n in graph.nodes]
@@ -33,6 +34,11 @@ class Picture:
         x, y, w, h = PICTURE
         self.origin = (x + (w - self.plan.width * self.scale) / 2, y + (h - self.plan.height * self.scale) / 2)
         self.lines = self._routes()
+
+    @property
+    def shapes_only(self):
+        """Are there arrays that are drawn without their numbers?"""
+        return any(a.size and not in_cells(a, self.room) for n in self.graph.nodes for a in n.values)
 
     def _best(self):
         """(scale, across, Layout) of the layout that is drawn largest; unbroken and wide ones if that costs little."""
@@ -48,7 +54,8 @@ class Picture:
     def _size(self, node):
         inner = max(self._strip(node, i)[0] for i in range(len(node.values)))
         tall = sum(self._strip(node, i)[1] for i in range(len(node.values)))
-        return max(inner, measure(self._title(node), 18, True) + 4) + 14, tall + 32
+        title = measure(self._title(node), 18, True) + (10 if node.kind == "op" else 4)  # a tick comes after it
+        return max(inner, title) + 14, tall + 32
 
     def _strip(self, node, i):
         """(width, height) of one output: value and gradient side by side, headed."""
@@ -70,16 +77,28 @@ class Picture:
     def groups(self, frame):
         """The marks of a frame: edges, boxes, then the gradients that are on their way."""
         sent = {(target, slot): array for target, slot, array in frame.sent}
-        quiet, loud = [], []
+        quiet, loud, curves, texts = [], [], [], []
         for edge, line in zip(self.edges, self.lines, strict=True):
             array = sent.get((edge[1], edge[3]))
             if array is None:
                 alive = edge[0] in frame.computed and edge[1] in frame.computed
                 quiet += self._edge(line, LINE if alive else "#CCCCCC", 1.6)
             else:
-                loud += self._edge(line[::-1], ORANGE, 3.5, _carried(frame, edge[3], array))
-        boxes = [self._placed(self._box(n, frame), n) for n in self.graph.nodes]
-        return [self._moved(quiet), *boxes, self._moved(loud)]
+                loud += self._edge(line[::-1], ORANGE, 3.5)
+                curves.append(loud[-2][1])
+                texts.append(_carried(frame, edge[3], array))
+        boxes = [self._in_place(self._box(n, frame), n) for n in self.graph.nodes]
+        said = [_extent(*mark[1:5]) for box in boxes for mark in box if mark[0] == "text" and mark[6] == "middle"]
+        for text, (x, y, w) in zip(texts, placed(curves, texts, list(self._rooms()), said), strict=True):
+            loud += [("box", x - w / 2, y - TALL / 2, w, TALL, "#FFFFFF", ORANGE, 1.2, ""),
+                     ("text", x, y, text, SIZE, ORANGE, "middle", True)]
+        return [self._moved(quiet), *map(self._moved, boxes), self._moved(loud)]
+
+    def _rooms(self):
+        """(left, top, right, bottom) of every box, with the double frame of a leaf."""
+        for n, (x, y), (w, h) in zip(self.graph.nodes, self.plan.places, self.sizes, strict=True):
+            more = 4 if n.kind == "leaf" else 0
+            yield x - w / 2 - more, y - h / 2 - more, x + w / 2 + more, y + h / 2 + more
 
     def _box(self, node, frame):
         w, h = self.sizes[node.id]
@@ -91,7 +110,9 @@ class Picture:
                   "" if seen else "5 3")]
         if node.kind == "leaf":
             marks.insert(0, ("box", -4, -4, w + 8, h + 8, "#FFFFFF", PALE, 1, ""))  # a double frame: a leaf
-        title = self._title(node) + (" ✓" if back and node.id in frame.done else "")
+        title = self._title(node)
+        if back and node.id in frame.done:
+            title += " ✗" if self.rules.get(node.id) else " ✓"
         marks.append(("text", w / 2, 15, title, 18, INK if seen else GREY, "middle", True))
         y = 29
         for i in range(len(node.values)):
@@ -155,8 +176,8 @@ class Picture:
                     lines[k][0 if end == 0 else -1] = (*at, None)
         return lines
 
-    def _edge(self, points, colour, thick, label=None):
-        """A curve through the points with a head at its end, and what it carries at the middle of its last part."""
+    def _edge(self, points, colour, thick):
+        """A curve through the points with a head at its end."""
         axis, head = 1 if self.across else 0, 12.0 if thick > 3 else 9.0
         (*last, _), (*end, turn) = points[-2], points[-1]
         turn = points[-2][2] if turn is None else turn
@@ -170,20 +191,20 @@ class Picture:
             curve += [(a[0], at), (b[0], at), b[:2]] if axis == 0 else [(at, a[1]), (at, b[1]), b[:2]]
         wing = head * 0.45
         sides = [(tip[0] + s * wing, tip[1]) if axis == 0 else (tip[0], tip[1] + s * wing) for s in (-1, 1)]
-        marks = [("line", curve, colour, thick, ""), ("area", [end, *sides], colour)]
-        if label:
-            x, y = (sum(p[i] * share for p, share in zip(curve[-4:], (1, 3, 3, 1), strict=True)) / 8 for i in (0, 1))
-            w = measure(label, 16, True) + 8
-            marks += [("box", x - w / 2, y - 11, w, 22, "#FFFFFF", ORANGE, 1.2, ""),
-                      ("text", x, y, label, 16, ORANGE, "middle", True)]
-        return marks
+        return [("line", curve, colour, thick, ""), ("area", [end, *sides], colour)]
 
-    def _placed(self, marks, node):
+    def _in_place(self, marks, node):
         (x, y), (w, h) = self.plan.places[node.id], self.sizes[node.id]
-        return self._moved(moved(marks, x - w / 2, y - h / 2))
+        return moved(marks, x - w / 2, y - h / 2)
 
     def _moved(self, marks):
         return moved(marks, *self.origin, self.scale)
+
+
+def _extent(x, y, text, size):
+    """(left, top, right, bottom) of a text around (x, y)."""
+    w = measure(text, size)
+    return x - w / 2, y - size / 2, x + w / 2, y + size / 2
 
 
 def _carried(frame, slot, array):

@@ -10,12 +10,21 @@ def _numbers(**values):
     return {name: Tensor(np.array(v, np.float32), requires_grad=True, name=name) for name, v in values.items()}
 
 
-def diamond():
+def twice():
     """a = 1, b = a + a, c = b + b: the smallest graph that a wrong order gets wrong"""
     a, = _numbers(a=1.0).values()
     b = a + a
     c = b + b
     return c, {"a": a, "b": b, "c": c}
+
+
+def diamond():
+    """a = x + 1, b = 3 a, c = 5 a, d = b c: two ways lead back to a, and their parts add up"""
+    x, = _numbers(x=1.0).values()
+    a = x + 1
+    b, c = 3 * a, 5 * a
+    d = b * c
+    return d, {"x": x, "a": a, "b": b, "c": c, "d": d}
 
 
 def product():
@@ -93,4 +102,4 @@ def two_layer():
 # names of rows and columns, drawn beside the numbers: {example: {value: (rows, columns)}}
 TOKENS = ("the", "cat", "sat")
 LABELS = {"attention": {"k": (TOKENS, None), "v": (TOKENS, None), **dict.fromkeys("sew", (None, TOKENS))}}
-EXAMPLES = {f.__name__: f for f in (diamond, product, neuron, attention, gru, two_layer)}
+EXAMPLES = {f.__name__: f for f in (twice, diamond, product, neuron, attention, gru, two_layer)}

@@ -16,6 +16,7 @@ from ..text import printable
 LONG = 90  # letters beyond which a formula is not readable in a lecture
 _SIGNS = {"add": (" + ", 1), "sub": (" − ", 1), "mul": (" · ", 3), "div": (" / ", 3), "matmul": (" ", 3),
           "pow": ("^", 4)}
+_REDUCE = {"sum", "mean", "max", "min", "prod", "norm", "log_sum_exp"}
 _WORDS = {"sigmoid": "σ", "sqrt": "√", "log_sum_exp": "logsumexp", "expand": "repeat"}
 # ops that work element by element
 EACH = {"add", "sub", "mul", "div", "pow", "neg", "exp", "log", "sqrt", "tanh", "sigmoid", "relu", "sin", "cos", "abs",
@@ -42,9 +43,10 @@ class Formula:
     each     does the leaf `through` reach the result element by element?
     """
 
-    def __init__(self, tensor, leaves, one=None, through=None):
-        """leaves: {id(Tensor): (name, array)}; one: the name of a leaf to be read as 1."""
-        self.leaves, self.one, self.used, self.others = leaves, one, {}, []
+    def __init__(self, tensor, leaves, one=None, through=None, short=False):
+        """leaves: {id(Tensor): (name, array)}; one: the name of a leaf to be read as 1; short: leave out masks that are
+        True throughout."""
+        self.leaves, self.one, self.used, self.others, self.short = leaves, one, {}, [], short
         self.count = 0
         tree = self.tree(tensor)
         text, _ = self.written(tree)
@@ -66,6 +68,8 @@ class Formula:
             if t.size == 1 and t.dtype.kind in "fi":
                 return "number", t.item()
             return "name", self.constant(t)
+        if self.short and t.op.name == "where" and t.op.inputs[0].numpy().all():
+            return self.tree(t.op.inputs[1])
         parts = [self.tree(x) for x in t.op.inputs if x is not None]
         return _simpler(t.op, parts)
 
@@ -91,6 +95,8 @@ class Formula:
         op, parts = tree[1], tree[2:]
         if op.name in _SIGNS and len(parts) == 2:
             sign, level = _SIGNS[op.name]
+            if op.name == "mul" and all(t.size != 1 for t in op.inputs):
+                sign = " ⊙ "
             more = op.name in ("sub", "div", "pow")  # a - (b - c) keeps its brackets
             left = self.inside(parts[0], 2 if level == 3 else 5 if op.name == "pow" else level)
             text = left + sign + self.inside(parts[1], level + more)
@@ -101,7 +107,7 @@ class Formula:
             return self.inside(parts[0], 5) + "ᵀ", 5
         if op.name == "where":
             return f"{self.inside(parts[1], 2)} where {self.inside(parts[0], 5)} else {self.inside(parts[2], 2)}", 0
-        inner = ", ".join(self.written(p)[0] for p in parts)
+        inner = ", ".join(self.written(p)[0] for p in parts) + _axis(op)
         if op.name == "getitem":
             return f"{self.inside(parts[0], 5)}[{_index(op.attributes().get('index', '…'))}]", 5
         if op.name == "affine":
@@ -151,7 +157,8 @@ def rule_of(op, slot, names, outs):
     if result is None or (result.op is None and id(result) not in leaves):
         return None, None, None
     small = one and result.size == 1 and g[0].size == 1
-    whole = Formula(result, leaves, through=g[0])
+    short = type(op).__module__.startswith("tinyattn.") and op.name not in EACH  # of relu the mask is the rule itself
+    whole = Formula(result, leaves, through=g[0], short=short)
     if not one or not (small or whole.each):
         return whole, None, None
     return whole, Formula(result, leaves, one="g"), result.numpy()  # the rule was called with g = 1
@@ -202,6 +209,17 @@ def _simpler(op, parts):
 
 class _Neg:
     name = "neg"
+
+
+def _axis(op):
+    """", axis −1" of a reduction that leaves some axes."""
+    if op.name not in _REDUCE or op.inputs[0].ndim < 2:
+        return ""
+    axis = op.attributes().get("axis")
+    axes = list(axis) if isinstance(axis, (tuple, list)) else [] if axis is None else [axis]
+    if not axes or len(axes) == op.inputs[0].ndim:
+        return ""
+    return f", ax{'e' if len(axes) > 1 else 'i'}s {', '.join(map(str, axes))}".replace("-", "−")
 
 
 def _is_transpose(op):

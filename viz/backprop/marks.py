@@ -16,7 +16,7 @@ from .formula import number
 BLUE, ORANGE = COLOURS[0], COLOURS[1]
 INK, GREY, PALE, LINE = "#222222", "#666666", "#AAAAAA", "#8A8A8A"
 ROOM = 24  # elements of an array that is drawn as cells, 6 by 6 at most; a larger one is said in words
-_NARROW, _WIDE = set("iljI.,:;'|()[]! ft/"), set("mwMWQO@%∑—+=−·<>≤")
+_NARROW, _WIDE = set("iljI.,:;'|()[]! ft/"), set("mwMWQO@%∑—+=−·<>≤×⊙✓✗∂…")
 
 
 def measure(text, size, bold=False):
@@ -33,7 +33,7 @@ def grid_size(array, room=ROOM):
     """(width, height) of an array drawn as cells, or as a line of text if it has more than `room` elements."""
     rows = _cells(array, room)
     if rows is None:
-        return (150.0, 22.0) if room == ROOM else (66.0, 26.0)
+        return (150.0, 22.0) if room == ROOM else (max(66.0, measure(_shape(array), 15) + 10), 26.0)
     if array.size == 1:
         return 66.0, 26.0
     return rows.shape[1] * 48.0, rows.shape[0] * 22.0
@@ -55,14 +55,15 @@ def grid(x, y, shape_of, array, room=ROOM, large=False):
                 ("text", x + w / 2, y + h / 2, said, size, INK, "middle", False)]
     size = 17 if array.size == 1 else 15 if large else 12.5
     write = shorter if large and array.size > 1 else number
+    words = [[str(bool(v)) if array.dtype.kind == "b" else write(v) for v in row] for row in rows]
+    size *= min([1.0, *((w / rows.shape[1] - 4) / measure(said, size) for row in words for said in row)])
     marks, high = [], max([abs(v) for v in rows.flat if np.isfinite(v)], default=0) or 1
     w, h = w / rows.shape[1], h / rows.shape[0]
     for r in range(rows.shape[0]):
         for c in range(rows.shape[1]):
             fill = "#FFFFFF" if array.size == 1 else tint(rows[r, c] / high)
-            said = str(bool(rows[r, c])) if array.dtype.kind == "b" else write(rows[r, c])
             marks += [("box", x + c * w, y + r * h, w, h, fill, PALE, 0.8, ""),
-                      ("text", x + (c + 0.5) * w, y + (r + 0.5) * h, said, size, INK, "middle", False)]
+                      ("text", x + (c + 0.5) * w, y + (r + 0.5) * h, words[r][c], size, INK, "middle", False)]
     return marks
 
 
@@ -82,6 +83,11 @@ def shorter(x):
         text = f"{x:.2f}" if 0.01 <= abs(x) < 10 else f"{x:.3g}" if 10 <= abs(x) < 1000 else f"{x:.0e}"
         text = text.replace("e-0", "e-").replace("e+0", "e").replace("-", "−")
     return text
+
+
+def in_cells(array, room=ROOM):
+    """Is the array drawn with its numbers?"""
+    return _cells(array, room) is not None
 
 
 def _in_words(array):

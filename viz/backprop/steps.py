@@ -14,6 +14,7 @@ from tinyattn.errors import InputError
 from ..page import page, write
 from ..plot import KINDS, figure, literally, quiet, save_bytes
 from ..text import printable
+from .check import check
 from .draw import FONT, HEIGHT, WIDTH, Picture, heading, panel
 from .formula import number
 from .marks import svg_of
@@ -32,9 +33,13 @@ class Steps:
 
     def __init__(self, recording, order="topological", title="Backpropagation step by step", labels=None):
         self.order, self.title, truth = order, title, recording.truth()
-        right = finish(topological(recording), truth)
-        self.walks = {"topological": right, "wrong": finish(too_early(recording), truth, right)}
-        self.picture = Picture(recording, labels)
+        rules = check(recording)
+        right = finish(topological(recording, rules), truth, rules)
+        self.walks = {"topological": right, "wrong": finish(too_early(recording), truth, rules, right)}
+        self.picture = Picture(recording, labels, rules)
+        if self.picture.shapes_only:
+            for walk in self.walks.values():
+                walk.frames[0].rows.append(["Large arrays: shapes only."])
 
     def __repr__(self):
         return f"Steps(frames={len(self.frames)}, nodes={len(self.picture.graph.nodes)}, order={self.order!r})"
@@ -66,9 +71,10 @@ class Steps:
         inner = "".join(map(svg_of, self.marks(number, order)))
         return _svg(inner, f'width="{WIDTH}" height="{HEIGHT}"')
 
-    def save(self, path, kind="svg", order=None):
+    def save(self, path, kind="svg", order=None, frame=None):
         """Write a page (a name that ends in .html), all frames as one PDF (.pdf), or a folder of frames.
 
+        frame    the number of one frame, counted from 1, to be written alone as a .svg, .pdf or .png
         kind     "svg", "pdf" or "png" for the frames of a folder: frame-01.svg, frame-02.svg, ...
         order    of the frames, or to begin with in a page: "topological" or "wrong"; by default as it was made
         Returns the Path written. InputError for another suffix, or if it cannot be written.
@@ -78,13 +84,16 @@ class Steps:
             raise InputError(f"steps: expected an order of {', '.join(ORDERS)} and a kind of {', '.join(KINDS)}, got "
                              f"{order!r} and {kind!r}")
         suffix = path.suffix.lower()
+        if frame is not None:
+            return self._still(path, suffix[1:], order, frame)
         if suffix in (".html", ".htm"):
             return write(path, self.html(order), "steps")
         count = range(1, len(self.walks[order].frames) + 1)
         if suffix == ".pdf":
             return write(path, _one_pdf([self.marks(i, order) for i in count]), "steps")
         if suffix and not path.is_dir():
-            raise InputError(f"steps: expected a name that ends in .html or .pdf, or a folder, got {path.name!r}")
+            raise InputError("steps: expected a name that ends in .html or .pdf, or a folder (.svg and .png hold one "
+                             f"frame: say which, --frame N), got {path.name!r}")
         files = [self.svg(i, order) if kind == "svg" else save_bytes(_figure(self.marks(i, order)), kind, tight=False)
                  for i in count]
         try:
@@ -94,6 +103,13 @@ class Steps:
         for i, data in zip(count, files, strict=True):
             write(path / f"frame-{i:0{max(len(str(len(files))), 2)}}.{kind}", data, "steps")
         return path
+
+    def _still(self, path, kind, order, number):
+        if kind not in KINDS:
+            raise InputError(f"steps: one frame is a name that ends in .svg, .pdf or .png, got {path.name!r}")
+        data = self.svg(number, order) if kind == "svg" else save_bytes(_figure(self.marks(number, order)), kind,
+                                                                        tight=False)
+        return write(path, data, "steps")
 
     # -- pages -------------------------------------------------------------------------------------------------------
     def html(self, order=None):
@@ -227,7 +243,8 @@ def _draw(axes, kind, *rest):
 
 
 def _one_pdf(slides):
-    """All slides as the pages of one PDF."""
+    """All slides as the pages of one PDF. InputError without matplotlib."""
+    figure(1, 1)
     import io
 
     import matplotlib

@@ -9,6 +9,7 @@ import numpy as np
 
 from tinyattn.tensor import Tensor
 
+from .check import summary
 from .formula import call, number, rule_of
 
 
@@ -33,6 +34,7 @@ class Walk:
     def __init__(self, recording):
         self.graph, self.frames = recording, []
         self.computed, self.done, self.grads, self.arrived = set(), set(), {}, Counter()
+        self.rules = {}  # {node: what is wrong with its rules}, see check.py
         self.early = []  # [(node, parts arrived, gradient used)] of nodes that were visited too early
 
     def frame(self, phase, current, title, rows, sending=(), **numbers):
@@ -112,13 +114,12 @@ class Walk:
         before = self.grads.get(key)
         after = part if before is None else np.asarray(before + part)
         self.grads[key] = after
-        short = "–" if before is None else before
         uses = self.graph.uses[target.id]
         count = [f"({self.arrived[target.id]} of {uses})"] if uses > 1 else []
-        if part.size == 1 or before is not None:
-            rows.append([f"grad {name}:", short, "+", _signed(part) if part.size == 1 else part, "=", after, *count])
+        if before is not None:
+            rows.append([f"grad {name}:", before, "+", _signed(part) if part.size == 1 else part, "=", after, *count])
         else:
-            rows.append([f"grad {name}: – + part = part", *count])
+            rows.append([f"grad {name}: nothing yet, now", after if part.size == 1 else "this part", *count])
         numbers |= {"part": part, "before": before, "after": after}
         return rows, numbers, part
 
@@ -133,15 +134,18 @@ class Walk:
             numbers.append(said)
             if part is not None:
                 sent.append((node.id, slot, part))
+        if self.rules.get(node.id):
+            rows += [[""], [f"! the rule disagrees with finite differences: {self.rules[node.id]} ✗"]]
         self.frame("backward", node.id, self.headline(node), rows, sent, g=_plain(g), sent=numbers)
 
     def headline(self, node):
         return f"{', '.join(node.names)} = {node.formula}"
 
 
-def topological(graph):
+def topological(graph, rules=None):
     """The engine's order: a node is visited once all parts of its gradient have arrived, by counting down its uses."""
     walk = Walk(graph)
+    walk.rules = rules or {}
     walk.forward()
     walk.seed()
     uses, ready = dict(graph.uses), [graph.root]
@@ -200,17 +204,18 @@ def _edges(walk, node):
             yield below
 
 
-def finish(walk, truth, right=None):
-    """The last frame: the gradients of the leaves, compared with `grad`; for a wrong walk against the right one."""
-    graph, rows = walk.graph, []
+def finish(walk, truth, rules, right=None):
+    """The last frame: the gradients of the leaves, compared with `grad`, and how the rules fare, see check.py; for a
+    wrong walk against the right one."""
+    graph, rows, (judged, fare) = walk.graph, [], summary(walk.graph, rules)
     found = {n.id: walk.grads.get((n.id, 0)) for n in graph.asked}
     scale = max([float(np.abs(a).max()) for a in walk.grads.values() if a.size and np.isfinite(a).all()], default=1.0)
     wrong = [i for i in found if not _same(found[i], truth[i], scale)]
     if right is None:
         for n in graph.asked:
             rows.append([f"grad {n.names[0]} =", "– (none)" if found[n.id] is None else found[n.id]])
-        rows += [[""], ["All are equal to ta.grad(...): ✓" if not wrong else
-                        "They differ from ta.grad(...) at: " + ", ".join(graph.nodes[i].names[0] for i in wrong)]]
+        differ = "They differ from ta.grad(...) at: " + ", ".join(graph.nodes[i].names[0] for i in wrong)
+        rows += [[""], [differ if wrong else "ta.grad(...), which follows the same rules, gives the same."], *judged]
     elif not wrong:
         rows += [["Here the wrong order gives the right numbers."],
                  [_harmless(graph, walk)]]
@@ -231,8 +236,11 @@ def finish(walk, truth, right=None):
         if fine:
             rows.append(["right all the same: " + ", ".join(fine)])
         rows += [[""], ["# Why?"], *map(list, zip(_reasons(graph, walk)))]
-    title = "the gradients of the inputs" if not wrong else "the result is wrong" if right else "the gradients differ"
-    walk.frame("backward", -1, title, rows, wrong=[graph.nodes[i].names[0] for i in wrong],
+    if right is not None and fare["wrong"]:
+        rows += [[""], *judged]
+    title = ("the result is wrong" if right else "the gradients differ") if wrong else (
+        "a rule is wrong, and so are these gradients" if fare["wrong"] else "the gradients of the inputs")
+    walk.frame("backward", -1, title, rows, wrong=[graph.nodes[i].names[0] for i in wrong], rules=fare,
                grads={graph.nodes[i].names[0]: a for i, a in found.items()},
                truth={graph.nodes[i].names[0]: a for i, a in truth.items()})
     return walk
@@ -272,7 +280,7 @@ def _rule_rows(node, name, whole, local, slope, part, g):
         rows.append([said + (f" {local.text} =" if local.text else ""), slope])
     if slope.size == 1 and g[0] is not None:
         return rows + [[f"part = g · slope = {_signed(g[0])} · {_signed(slope)} =", part]]
-    return rows + [["part = g · slope =", part]]
+    return rows + [[f"part = g {'·' if slope.size == 1 else '⊙'} slope =", part]]
 
 
 def _same(a, b, scale):

@@ -14,6 +14,7 @@ from .page import broken, parts_of, shape_of
 
 LITERAL = 2000  # numbers of an array that are written out; of a larger one the seed of a random generator is
 WIDTH = 100
+DATA_WIDTH = 110  # of lines of given numbers
 
 HELPERS = {
     "softmax": '''
@@ -240,8 +241,7 @@ def source(equations):
                 right = ["(" + right[0], *right[1:-1], right[-1] + ")"]
             whole = f"\n{' ' * (len(first) + 1)}".join([first + right[0], *right[1:]])
             body.append(f"{whole}  # {_comment(equations, v)}{shape_of(v)}")
-    data = [f"{printer.name(i)} = {_array(equations.values[i].array, i)}  # {_comment(equations, equations.values[i])}"
-            f"{shape_of(equations.values[i])}" for i in equations.given]
+    data = [_given(equations, printer.name(i), i) for i in equations.given]
     helpers = "".join("\n\n" + HELPERS[h].strip("\n") + "\n" for h in HELPERS if h in printer.helpers)
     top = plain_name(equations.top)
     what = ['"""The equations of a computation, written with NumPy alone.',
@@ -259,9 +259,29 @@ def _comment(equations, v):
     return "" if plain_name(v.name).isascii() else f"{plain_name(v.name)} "
 
 
-def _array(array, seed):
-    """Source that makes an array, with every digit that counts."""
+def _given(equations, name, i):
+    """The lines that make a given array, with its shape behind them."""
+    v = equations.values[i]
+    return _array(v.array, i, f"{name} = ", f"  # {_comment(equations, v)}{shape_of(v)}")
+
+
+def _array(array, seed, before="", after=""):
+    """Source that makes an array, with every digit that counts, between two texts; a long one in several lines."""
     array = np.asarray(array)
+    made = _short(array, seed)
+    if made is not None:
+        return before + made + after
+    kind = "" if array.dtype.kind in "fb" else f", dtype={str(array.dtype)!r}"
+    line = f"{before}np.array({_finite(repr(array.tolist()))}{kind}){after}"
+    if len(line) <= DATA_WIDTH or not array.ndim:
+        return line
+    rows = np.array2string(array, DATA_WIDTH, separator=", ", prefix="    ", suffix=f"{kind})",
+                           threshold=array.size + 1, formatter={"all": lambda x: _finite(repr(x.item()))})
+    return f"{before}np.array({after}\n    {rows}{kind})"
+
+
+def _short(array, seed):
+    """Source for an array whose numbers need not be written out, or None."""
     if array.size and array.ndim and (array == array.flat[0]).all():
         value = array.flat[0].item()
         return f"np.ones({array.shape})" if value == 1 and array.dtype.kind == "f" else (
@@ -270,10 +290,10 @@ def _array(array, seed):
         if array.dtype.kind == "f":
             return f"np.random.default_rng({seed}).normal(size={array.shape})"
         return f"np.random.default_rng({seed}).integers({int(array.max()) + 1}, size={array.shape})"
-    kind = "" if array.dtype.kind in "fb" else f", dtype={str(array.dtype)!r}"
     if not array.size:
+        kind = "" if array.dtype.kind in "fb" else f", dtype={str(array.dtype)!r}"
         return f"np.zeros({array.shape}{kind})"
-    return f"np.array({_finite(repr(array.tolist()))}{kind})"
+    return None
 
 
 def _finite(text):

@@ -13,22 +13,23 @@ MANY = 300  # nodes from which the layout is told to hurry: exact placement take
 SAVED = 16  # more dotted edges than that hide the graph
 
 
-def dot_text(program, drawing, held=None, theme="colour", direction="TB", marks=None, key=False, saved=None):
+def dot_text(program, drawing, held=None, theme="colour", direction="TB", marks=None, key=False, saved=None, remark=""):
     """The DOT text of a Drawing.
 
     held    {value id: labels.Held}: numbers to write into the nodes
     marks   paths.Marks: what is drawn strong, all else pale
     key     draw the legend
     saved   draw the edges that bring saved values to the backward pass; None: up to SAVED of them
+    remark  a line for the legend
     """
-    return _Writer(program, drawing, held, theme, direction, marks, key, saved).text()
+    return _Writer(program, drawing, held, theme, direction, marks, key, saved, remark).text()
 
 
 class _Writer:
-    def __init__(self, program, drawing, held, theme, direction, marks, key, saved):
+    def __init__(self, program, drawing, held, theme, direction, marks, key, saved, remark):
         self.program, self.drawing, self.direction, self.marks, self.key = program, drawing, direction, marks, key
         self.theme, self.coloured, self.labels = THEMES[theme], theme != "print", Labels(program, held)
-        self.results, self.tinted = set(program.outputs), False
+        self.results, self.tinted, self.remark = set(program.outputs), False, remark
         self.forward = any(n.kind in ("op", "scope") and not n.backward for n in drawing.nodes)
         dotted = sum(self.is_saved(e) for e in drawing.edges)
         self.hidden = 0 if saved or saved is None and dotted <= SAVED else dotted
@@ -75,6 +76,7 @@ class _Writer:
         """What must be said of the whole picture."""
         marks = self.marks
         return [line for line in (
+            self.key and self.remark and printable(self.remark, 200),
             marks and f"strong: on a path from {printable(marks.source)} to {printable(marks.target)}",
             self.hidden and f"not drawn: {self.hidden} edges that carry saved values to the backward pass",
             self.key and self.tinted and (

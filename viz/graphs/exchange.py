@@ -3,9 +3,9 @@
 The JSON is an object:
 
     values        [{id, shape, dtype, name, kind, data}]: every Tensor. `id` is its place in the list; kind:
-                  "parameter" (a leaf that requires a gradient), "constant" (a leaf that does not), "outside" (made by a
-                  part that was left out) or "value" (made by an instruction); data: the numbers of a small constant,
-                  else null
+                  "parameter" (a leaf that requires a gradient), "input" (one that does, but is given and not
+                  learned), "constant" (a leaf that does not), "outside" (made by a part that was left out) or "value"
+                  (made by an instruction); data: the numbers of a small constant, else null
     instructions  [{op, inputs, outputs, scope, attributes, tex, input_names, broadcast, fused}], in an order in which
                   they can be run. inputs and outputs: ids of values, null for an input that was left out; scope:
                   "encoder/gru"; tex: the formula, with `{x}` for an input; broadcast: the shape to which an input is

@@ -332,7 +332,8 @@ def _match(steps, made_of, instructions, place):
 
 
 def leaf_kind(value):
-    """A leaf that requires a gradient is a parameter; of the others, one with a name was given: an input."""
+    """A leaf that requires a gradient is a parameter unless it is said to be an input; of the others, one with a name
+    was given: an input."""
     return "input" if value.kind == "constant" and value.name else value.kind
 
 

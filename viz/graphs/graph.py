@@ -33,11 +33,12 @@ class Graph:
     """A drawn computation. `dot` is its DOT text, `nodes` and `edges` are counts; a notebook shows the picture.
 
     `program` is the list of instructions that was drawn, `drawing` the nodes and edges after folding, `held` what the
-    values hold where that was asked for.
+    values hold where that was asked for, `title` the heading of its page.
     """
 
-    def __init__(self, program, drawing, dot, held=None):
+    def __init__(self, program, drawing, dot, held=None, title=""):
         self.program, self.drawing, self.dot, self.held = program, drawing, dot, held or {}
+        self.title = title or "Computation graph"
 
     @property
     def nodes(self):
@@ -92,7 +93,7 @@ class Graph:
     def html(self, timeout=30.0):
         """The text of a page that shows the graph, to zoom and to ask nodes what they are. May raise Unavailable."""
         from .page import graph_page
-        return graph_page(self, self.svg(timeout))
+        return graph_page(self, self.svg(timeout), self.title)
 
     def _unique(self, svg, key=None):
         return inline(svg, self.dot if key is None else f"{key} {self.dot}")
@@ -108,12 +109,13 @@ class Graph:
 
 
 def graph(outputs, names=None, depth=None, max_nodes=150, values=False, theme="colour", direction="TB", *,
-          backward=False, steps=None, scope=None, path=None, gradients=False, full=False, legend=False, saved=None):
+          backward=False, steps=None, scope=None, path=None, gradients=False, full=False, legend=False, saved=None,
+          inputs=(), title="", remark=""):
     """Draw what computed `outputs`: a Tensor, a list of Tensors, or a Program. Returns a Graph.
 
     names       {name: Tensor} for Tensors without a name, or a module with `named_parameters()`
     depth       how many scopes deep to look; each scope below is one node with the number of its ops. Without it the
-                graph is folded no more than `max_nodes` nodes ask for
+                graph is folded no more than `max_nodes` nodes ask for. The box that `scope` asks for is always open
     values      write the numbers into the nodes, small tensors as tinted grids, large ones as range and histogram; for
                 parameters their `.grad` too, which is absent before `backward()`
     theme       "colour" (told apart by colour-blind readers), "print" (black and white) or "dark" (for a projector)
@@ -128,6 +130,9 @@ def graph(outputs, names=None, depth=None, max_nodes=150, values=False, theme="c
     full        fold nothing
     legend      say under the picture what its colours and lines mean
     saved       draw the dotted edges; None: if there are few
+    inputs      Tensors that are given and not learned, though they require a gradient: drawn as inputs
+    title       the heading of the page that `save("NAME.html")` writes
+    remark      a line of text for the legend: what else must be said of the picture
 
     Solid edges carry values, with their shapes; "(64,) → (32, 64)" says that a value was broadcast. Dashed edges go to
     the next time step; dotted ones bring values saved in the forward pass to the backward pass.
@@ -140,15 +145,15 @@ def graph(outputs, names=None, depth=None, max_nodes=150, values=False, theme="c
                              "Tensor itself")
         found = Recorded(inside(outputs, scope)[0] if scope is not None else outputs)
     else:
-        found = recorded(outputs, names, backward, scope)
+        found = recorded(outputs, names, backward, scope, inputs)
     if not found.program.instructions:
         raise InputError("graph: nothing was recorded for this Tensor: no input requires a gradient, or it was made "
                          "under no_grad()")
-    drawing = _few_enough(found.program, depth, max_nodes, steps, full)
+    drawing = _few_enough(found.program, depth, max_nodes, steps, full, _open(found.program, scope))
     numbers = held(found, drawing, values, gradients) if values or gradients else None
     strong = marks(found.program, drawing, path) if path is not None else None
-    dot = dot_text(found.program, drawing, numbers, theme, direction, strong, legend, saved)
-    return Graph(found.program, drawing, dot, numbers)
+    dot = dot_text(found.program, drawing, numbers, theme, direction, strong, legend, saved, remark)
+    return Graph(found.program, drawing, dot, numbers, title)
 
 
 def _check(depth, max_nodes, theme, direction, backward):
@@ -164,10 +169,18 @@ def _check(depth, max_nodes, theme, direction, backward):
         raise InputError(f"graph: expected backward to be True, False or 'only', got {backward!r}")
 
 
-def _few_enough(program, depth, max_nodes, steps, full):
-    """The Drawing that shows most: all of it, else time steps as one, else ever fewer scopes."""
+def _open(program, scope):
+    """How many boxes deep a picture of one box must look for that box to be open."""
+    if scope is None:
+        return 0
+    return len(scope.split("/")) + any(step.scope.split("/")[0] == "backward" for step in program.instructions)
+
+
+def _few_enough(program, depth, max_nodes, steps, full, least=0):
+    """The Drawing that shows most: all of it, else time steps as one, else ever fewer scopes, down to `least`."""
     limit = max(LIMIT, max_nodes)
     if full or depth is not None:
+        depth = depth if depth is None else max(depth, least)
         drawing = fold(program, depth, bool(steps) if full else steps is not False)
         if len(drawing.nodes) > limit:
             where = f"depth {depth} leaves" if depth is not None else "in full there are"
@@ -176,11 +189,11 @@ def _few_enough(program, depth, max_nodes, steps, full):
                                 "choose a smaller depth (--depth), or none" if depth else _NO_SCOPES))
         return drawing
     ways = [(None, False), (None, True)] if steps is None else [(None, steps)]
-    for deep, merge in ways + [(d, ways[-1][1]) for d in range(min(depth_of(program) - 1, 20), -1, -1)]:
+    for deep, merge in ways + [(d, ways[-1][1]) for d in range(min(depth_of(program) - 1, 20), least - 1, -1)]:
         drawing = fold(program, deep, merge)
         if len(drawing.nodes) <= max_nodes:
             return drawing
     if len(drawing.nodes) > limit:
-        raise InputError(f"graph: {len(drawing.nodes):,} nodes are left with every scope folded (--depth 0), more than "
-                         f"{limit:,}: {_NO_SCOPES}")
+        raise InputError(f"graph: {len(drawing.nodes):,} nodes are left with every scope folded (--depth {least}), "
+                         f"more than {limit:,}: {_NO_SCOPES}")
     return drawing

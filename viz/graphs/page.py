@@ -1,6 +1,7 @@
 """A graph as a page to move about in: zoom, follow what a node needs and where it goes, ask what it holds.
 
-    wheel, drag, + - 0          zoom, move, show all; arrow keys move where no node has the focus
+    wheel, drag, + - 0 w        zoom, move, show all, fill the width; arrow keys move where no node has the focus. A
+                                picture that would be tiny as a whole fills the width at first
     hover or focus              what the node is made of and what is made of it: both strong, the rest pale
     click, Enter                its formula, shapes, values beside the picture; Escape takes it away
     arrow keys on a node        up: to what it needs; down: to what uses it; left and right: the node before and after
@@ -20,12 +21,12 @@ SHOWN = 400  # numbers of a tensor that the page writes out
 STYLE = """
 body { max-width: none; margin: 0.5rem; font-size: 16px; }
 .controls { display: flex; gap: 0.4rem; align-items: baseline; flex-wrap: wrap; }
-main { display: flex; gap: 0.75rem; height: calc(100vh - 8rem); min-height: 20rem; }
-h1 { font-size: 1.2rem; margin: 0; } .controls { margin: 0.4rem 0; }
+main { display: flex; gap: 0.75rem; height: calc(100vh - 7rem); min-height: 20rem; }
+h1 { font-size: 1.2rem; margin: 0; overflow-wrap: anywhere; } .controls { margin: 0.4rem 0; }
 #picture { flex: 1; border: 1px solid var(--line); overflow: hidden; cursor: grab; min-width: 0; }
 #picture svg { width: 100%; height: 100%; touch-action: none; }
 #picture text { font-family: Helvetica, Arial, "Liberation Sans", sans-serif; }
-aside { width: 22rem; overflow: auto; border: 1px solid var(--line); padding: 0 0.75rem; }
+aside { width: 17rem; overflow: auto; border: 1px solid var(--line); padding: 0 0.75rem; }
 aside h2 { margin: 0.5rem 0; } aside table { font-size: 13px; margin-bottom: 0.5rem; }
 aside table.numbers td { border: 1px solid var(--line); padding: 1px 5px; text-align: right; }
 aside dt { color: var(--pale); font-size: 14px; } aside dd { margin: 0 0 0.4rem; overflow-wrap: anywhere; }
@@ -115,6 +116,10 @@ function zoom(factor, x = 0.5, y = 0.5) {
   show([left + (width - w) * x, top + (height - h) * y, w, h]);
 }
 function move(x, y) { show([view[0] + x * view[2], view[1] + y * view[3], view[2], view[3]]); }
+function fill() {  // the width of the page, from the top of the picture; small pictures do not become huge
+  const box = svg.getBoundingClientRect(), w = Math.max(start[2], box.width / 2), h = w * box.height / box.width;
+  show([start[0] + (start[2] - w) / 2, start[1] + Math.min(0, (start[3] - h) / 2), w, h]);
+}
 function place(box) {  // of something on the screen, in units of the picture
   const turn = svg.getScreenCTM().inverse(), point = (x, y) => new DOMPoint(x, y).matrixTransform(turn);
   const a = point(box.left, box.top), b = point(box.right, box.bottom);
@@ -144,14 +149,15 @@ svg.addEventListener("wheel", event => {
   event.preventDefault();
 }, { passive: false });
 const keys = { "+": () => zoom(1 / 1.3), "=": () => zoom(1 / 1.3), "-": () => zoom(1.3), "0": () => show(start.slice()),
-               Escape: () => choose(null), ArrowLeft: () => move(-0.1, 0), ArrowRight: () => move(0.1, 0),
+               w: fill, Escape: () => choose(null), ArrowLeft: () => move(-0.1, 0), ArrowRight: () => move(0.1, 0),
                ArrowUp: () => move(0, -0.1), ArrowDown: () => move(0, 0.1) };
 addEventListener("keydown", event => {
   if (event.ctrlKey || event.metaKey || event.altKey || !(event.key in keys) || details.contains(event.target)) return;
   keys[event.key]();
   event.preventDefault();
 });
-for (const [id, key] of [["in", "+"], ["out", "-"], ["all", "0"]]) document.getElementById(id).onclick = keys[key];
+for (const [id, key] of [["in", "+"], ["out", "-"], ["all", "0"], ["fill", "w"]])
+  document.getElementById(id).onclick = keys[key];
 document.getElementById("find").addEventListener("change", event => {
   const word = event.target.value.toLowerCase();
   const n = nodes.findIndex(node => word && node.title.toLowerCase().includes(word));
@@ -159,6 +165,8 @@ document.getElementById("find").addEventListener("change", event => {
 });
 document.getElementById("find").addEventListener("keydown", event => event.stopPropagation());
 details.dataset.empty = details.innerHTML;
+const room = svg.getBoundingClientRect();
+if (Math.min(room.width / start[2], room.height / start[3]) < 0.7) fill();  // letters would be smaller than 10 pixels
 """
 
 
@@ -168,11 +176,12 @@ def graph_page(graph, svg, name="Computation graph"):
     nodes = [details.of(node) for node in graph.drawing.nodes]
     body = f"""<h1>{escape(name)}</h1>
 <p class="controls"><button id="in">zoom in (+)</button> <button id="out">zoom out (-)</button>
-<button id="all">show all (0)</button> <label>find <input id="find" size="14"></label>
+<button id="all">show all (0)</button> <button id="fill">fill the width (w)</button>
+<label>find <input id="find" size="14"></label>
 <span id="said" role="status" aria-live="polite" class="pale"></span></p>
 <main><div id="picture">{svg}</div><aside id="details" aria-live="polite" tabindex="0"><h2>Nothing chosen</h2>
 <p>{len(nodes)} nodes. Hover over a node to see what it is made of and what is made of it; click it (or Enter) to read
-what it is. Wheel and drag, or + - 0 and the arrow keys, move the picture.</p></aside></main>
+what it is. Wheel and drag, or + - 0 w and the arrow keys, move the picture.</p></aside></main>
 {embedded("nodes", nodes)}{embedded("edges", _edges(graph))}"""
     return page(name, body, STYLE, SCRIPT)
 

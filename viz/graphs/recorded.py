@@ -19,8 +19,9 @@ class Recorded:
     top: object = None
 
 
-def recorded(outputs, names=None, backward=False, scope=None):
-    """What computed `outputs`; with backward=True the backward pass too, with "only" that alone; `scope`: one box."""
+def recorded(outputs, names=None, backward=False, scope=None, inputs=()):
+    """What computed `outputs`; with backward=True the backward pass too, with "only" that alone; `scope`: one box.
+    `inputs`: leaves that are no parameters, though they require a gradient."""
     outputs = _tensors(outputs)
     top = outputs[0] if len(outputs) == 1 else None
     with _named(names):
@@ -29,6 +30,10 @@ def recorded(outputs, names=None, backward=False, scope=None):
     if backward:
         _tell_backward(program, len(_in_order(outputs[:1])), titles)
     found = Recorded(program, _tensors_of(program, outputs), top)
+    given = {id(t) for t in inputs}
+    for v, t in found.tensors.items():
+        if id(t) in given and program.values[v].kind == "parameter":
+            program.values[v].kind = "input"
     if backward == "only":
         first = len(_in_order(outputs[:1]))
         found = _part(found, *cut(program, range(first, len(program)), program.outputs[1:]))
@@ -137,16 +142,16 @@ def held(found, drawing, values, gradients):
         elif node.kind != "scope":
             wanted[node.members[0]] = found.tensors[node.members[0]]
     slopes = _slopes(found.top, wanted) if gradients else None
-    return {v: _held(t, values, None if slopes is None else slopes.get(v), slopes is not None)
+    learned = {v for v in wanted if found.program.values[v].kind == "parameter"}
+    return {v: _held(t, values, None if slopes is None else slopes.get(v), slopes is not None, v in learned)
             for v, t in wanted.items()}
 
 
-def _held(t, values, slope, asked):
+def _held(t, values, slope, asked, learned):
     array = t.numpy() if values else None
-    leaf = t.op is None and t.requires_grad
     if asked and t.requires_grad:
         return Held(array, None if slope is None else slope.numpy(), "" if slope is not None else "no gradient")
-    if not values or not leaf:
+    if not values or not learned:
         return Held(array)
     return Held(array, None, "no gradient yet") if t.grad is None else Held(array, t.grad.numpy())
 

@@ -26,8 +26,8 @@ def curves(runs, path=None, title="", *, what="loss", spread="range", log=None, 
 
     runs    {label: records}, a record being one line of a run's `log.jsonl`, such as
             {"step": 100, "loss": 2.3, "validation_loss": 2.5}; it may lack either loss, other keys are ignored. In
-            place of records: a `History` or `viz.Run`; or a list of such runs, as a rule of one kind with several
-            seeds: they are drawn faintly, with their mean over the steps that all of them have, and a band
+            place of records: a `History`, a `viz.Run` or its folder; or a list of such runs, as a rule of one kind with
+            several seeds: they are drawn faintly, with their mean over the steps that all of them have, and a band
     path    also write the file, by its suffix: .svg, .pdf or .png
     what    "loss" (training and validation, in nats), "norm" (of the gradient before clipping) or "rate"
     spread  what the band is: "range", lowest to highest, or "sd", one standard deviation (n - 1) about the mean

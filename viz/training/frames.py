@@ -13,6 +13,7 @@ from pathlib import Path
 from tinyattn.errors import InputError
 
 from ..attention.heatmap import heatmaps
+from ..attention.maps import are_sentences
 from ..page import embedded, page, write
 from ..plot import KINDS
 from ..text import printable, width
@@ -21,7 +22,7 @@ from .series import number, points, records_of, step_of
 
 
 def frames(run, title=""):
-    """The Frames of a run: records of its log that have "looks", a `History`, or a `viz.Run`.
+    """The Frames of a run: records of its log that have "looks", a `History`, a `viz.Run` or its folder.
 
     Raises InputError if no record has any.
     """
@@ -57,7 +58,7 @@ class Frames:
             raise InputError(f"frames: expected the number of a map, 1 to {max(map(len, self.looks))}, got {look + 1}")
         if len(have) > count:
             have = [have[round(k * (len(have) - 1) / (count - 1))] for k in range(count)]
-        maps = [self.looks[i][look] for i in have]
+        maps = [_turned(self.looks[i][look]) for i in have]
         titles = [one["title"] for one in maps]
         same = len(set(titles)) == 1
         panel = max(_inches(one) for one in maps)
@@ -67,7 +68,9 @@ class Frames:
         maps = [(one["weights"], one["rows"], one["columns"], _folded(head, room))
                 for one, head in zip(maps, heads, strict=True)]
         above = [self.title, titles[0] if same else ""]
-        return heatmaps(maps, path, ": ".join(filter(None, above)), across=max(1, min(4, math.floor(15 / panel))))
+        most = max(1, min(4, math.floor(15 / panel)))
+        across = -(-len(maps) // -(-len(maps) // most))                    # rows are filled evenly
+        return heatmaps(maps, path, ": ".join(filter(None, above)), across=across)
 
     def said(self, i):
         """Which step the frame i shows, and its validation loss."""
@@ -80,8 +83,8 @@ class Frames:
         """The page with one map that moves, as text: one HTML file that needs nothing else."""
         data = {"steps": self.steps, "said": [self.said(i) for i in range(len(self.steps))],
                 "losses": [[step, loss] for step, loss in sorted(self.losses.items())],
-                "frames": [[one and {**one, "rows": [printable(t, 60) for t in one["rows"]],
-                                     "columns": [printable(t, 60) for t in one["columns"]]} for one in looks]
+                "frames": [[one and _turned({**one, "rows": [printable(t, 60) for t in one["rows"]],
+                                             "columns": [printable(t, 60) for t in one["columns"]]}) for one in looks]
                            for looks in self.looks]}
         head = self.title or "What it looks at while it learns"
         return page(head, _body(head, len(self.steps)) + embedded("data", data), STYLE, SCRIPT)
@@ -128,11 +131,19 @@ def _title(title, place):
     return title if not place or all(str(key) in title for key in place) else ", ".join(filter(None, [title, where]))
 
 
+def _turned(one):
+    """A map of which the columns are sentences with those as rows, "turned" then being true; others as they are."""
+    if not are_sentences(one["columns"], one["rows"]):
+        return one
+    return {**one, "rows": one["columns"], "columns": one["rows"], "turned": True,
+            "weights": [list(row) for row in zip(*one["weights"], strict=True)]}
+
+
 def _inches(one):
     """How wide a map will be, as `heatmaps` draws it."""
     across = max(len(one["columns"]), len(one["rows"]))
     cell = 0.42 if across <= 12 else 0.34 if across <= 25 else 0.27
-    left = max(width(printable(token, 24), 12) for token in one["rows"]) / 72
+    left = max(width(printable(token, 48 if " " in token else 24), 12) for token in one["rows"]) / 72
     return len(one["columns"]) * cell + left
 
 

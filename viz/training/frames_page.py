@@ -12,6 +12,7 @@ body { margin-top: 0.6rem; }
 #map th { font-weight: normal; white-space: pre; padding: 0 0.4rem; line-height: 1.2; }
 #map thead th { vertical-align: bottom; padding: 0.3rem 0; text-align: center; }
 #map thead th span { writing-mode: vertical-rl; transform: rotate(180deg); }
+#map thead th span.upright { writing-mode: horizontal-tb; transform: none; padding: 0 0.3rem; }
 #map tbody th { text-align: right; vertical-align: middle; position: sticky; left: 0; background: var(--paper); }
 #map td { padding: 0; text-align: center; vertical-align: middle; outline: 1px solid #ddd; outline-offset: -1px; }
 #map td.at { outline: 3px solid var(--orange); outline-offset: -3px; }
@@ -56,7 +57,10 @@ function drawMap(map) {
   const [wide, high] = cellSize(map), table = element(by("map"), "table", null);
   const head = element(element(table, "thead", null), "tr", null), body = element(table, "tbody", null);
   element(head, "td", null, {style: "outline: none"});
-  for (const name of map.columns) element(element(head, "th", null, {scope: "col"}), "span", name || "∅");
+  for (const name of map.columns) {
+    const upright = map.turned && map.columns.every((one) => one.length < 8) ? {class: "upright"} : {};
+    element(element(head, "th", null, {scope: "col"}), "span", name || "∅", upright);
+  }
   map.weights.forEach((row, r) => {
     const line = element(body, "tr", null);
     element(line, "th", map.rows[r] || "∅", {scope: "row"});
@@ -73,8 +77,9 @@ function drawMap(map) {
 function point(cell, map, r, c) {
   document.querySelectorAll("#map td.at").forEach((other) => other.classList.remove("at"));
   cell.classList.add("at");
-  by("cell").textContent = `${map.rows[r]}, row ${r + 1}, looks at ${map.columns[c]}, column ${c + 1}: ` +
-                           `weight ${map.weights[r][c]}`;
+  const row = `${map.rows[r]}, row ${r + 1}`, column = `${map.columns[c]}, column ${c + 1}`;
+  const [from, to] = map.turned ? [column, row] : [row, column];
+  by("cell").textContent = `${from}, looks at ${to}: weight ${map.weights[r][c]}`;
 }
 
 function drawCurve() {                              // the validation loss, with a mark at the step that is shown

@@ -19,7 +19,7 @@ def norms(run, path=None, title=""):
     """The L2 norm of each layer's gradient, before clipping, by step and on a logarithmic axis. Returns the Figure.
 
     run    records of a log that have "norms": {layer: norm}, a layer being the module that owns the parameters; or a
-           `History`, or a `viz.Run`
+           `History`, a `viz.Run` or its folder
     path   also write the file, by its suffix: .svg, .pdf or .png
     Up to 7 layers are lines, named at their ends with their last norm; more are rows of a map, the first layer on top.
     Norms of exactly 0, which have no logarithm, lie on a line of their own below, or are cells marked 0; a layer
@@ -112,9 +112,7 @@ def _name_ends(axes, labels, ends):
     for i, y in zip(order, at, strict=True):
         axes.annotate("", ends[i], (1.045, y), xycoords="data", textcoords="axes fraction", annotation_clip=False,
                       arrowprops={"arrowstyle": "-", "color": COLOURS[i], "linewidth": 0.8, "shrinkA": 0, "shrinkB": 3})
-        axes.plot([1.045], [y], transform=axes.transAxes, color=COLOURS[i], marker=MARKS[i], markersize=6,
-                  clip_on=False)
-        texts.append(axes.text(1.065, y, labels[i], transform=axes.transAxes, va="center", size=12, color="#222222"))
+        texts.append(axes.text(1.05, y, labels[i], transform=axes.transAxes, va="center", size=12, color="#222222"))
     literally(texts)
 
 

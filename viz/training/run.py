@@ -109,7 +109,7 @@ class Run:
 
     def looks(self, number=2, path=None):
         """What the trained model looks at for a few test samples. Returns the Figure."""
-        maps = [look.as_map() for found in self._ready().examples(number) for look in found.looks]
+        maps = [look.with_rest().as_map() for found in self._ready().examples(number) for look in found.looks]
         if not maps:
             raise InputError("this system has no attention to look at")
         return heatmaps(maps[:8], path)

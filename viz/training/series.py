@@ -1,6 +1,7 @@
 """Numbers by step, out of the logs of runs: points, running means, the spread of runs that differ in the seed."""
 import math
 import numbers
+import os
 
 from tinyattn.errors import InputError
 
@@ -11,8 +12,11 @@ MOST = 1e100  # of a number that is drawn; squares of it, and quotients, are sti
 
 
 def records_of(given, who):
-    """The records of a log, of a `History` or of a `viz.Run`, as a list of dictionaries. InputError, that begins with
-    `who`, for anything else."""
+    """The records of a log, of a `History`, of a `viz.Run` or of a run's folder, as a list of dictionaries. InputError,
+    that begins with `who`, for anything else."""
+    if isinstance(given, (str, os.PathLike)):
+        from .run import Run  # which draws curves itself
+        given = Run(given)
     if hasattr(given, "records"):
         given = given.records()
     if not isinstance(given, (list, tuple)) or not all(isinstance(record, dict) for record in given):
