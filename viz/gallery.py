@@ -18,6 +18,7 @@ from tinyattn.attention.normalise import NORMALISERS
 from tinyattn.autograd import capture, fused
 from tinyattn.errors import InputError
 from tinyattn.program import Program
+from tinyattn.tensor import Tensor
 
 from .attention.panels import names_of, panels
 from .formulas import page as formulas
@@ -98,11 +99,13 @@ def draw(folder, variant):
         outs = properties.outputs_of(variant(**inputs))
     if not any(t.requires_grad for t in outs):
         return "", {f"{variant.name} gives no Tensor with a gradient, so there is no graph": []}
+    given = _given(variant, inputs)
     pictures = {
         "panels": lambda path: panels(seen, path, rows, columns, inner=inner),
-        "forward": lambda path: _save(graph(outs, names=_flat(inputs), steps=True), path),
+        "forward": lambda path: _save(graph(outs, names=_flat(inputs), steps=True, inputs=given), path),
         "expanded": lambda path: _expanded(variant, arrays, path),
-        "backward": lambda path: _save(graph(_total(outs), names=_flat(inputs), backward=True), path),
+        "backward": lambda path: _save(graph(_total(outs), names=_flat(inputs), backward=True, inputs=given),
+                                        path),
     }
     for what, make in pictures.items():
         path = folder / f"{variant.name}-{what}.svg"
@@ -113,6 +116,12 @@ def draw(folder, variant):
         except InputError as problem:  # no matplotlib, or a graph that is too large
             missing.setdefault(str(problem), []).append(what)
     return _equations(outs, inputs, variant, missing), missing
+
+
+def _given(variant, inputs):
+    """The Tensors of an example that are no learned parameters: they are drawn as inputs."""
+    found = _flat({name: x for name, x in inputs.items() if name not in variant.letters()})
+    return [t for t in found.values() if isinstance(t, Tensor)]
 
 
 def _said(missing, told):
@@ -159,7 +168,7 @@ def _expanded(variant, arrays, path):
     if programs[0] == programs[1]:
         path.unlink(missing_ok=True)
     else:
-        _save(graph(outs, names=_flat(inputs)), path)
+        _save(graph(outs, names=_flat(inputs), inputs=_given(variant, inputs)), path)
 
 
 def _total(outs):

@@ -74,13 +74,15 @@ def _of_package(name, order, sample):
     try:
         with fused("never"):
             tensor, leaves = example(kind, full, thing, sample, scalar=True)
-        return full, steps(tensor, leaves, order, title)
+        with names.blame(kind, thing):
+            return full, steps(tensor, leaves, order, title)
     except InputError as opened:
         if "more than the" not in str(opened):
             raise
     tensor, leaves = example(kind, full, thing, sample, scalar=True)
     try:
-        walk = steps(tensor, leaves, order, title)
+        with names.blame(kind, thing):
+            walk = steps(tensor, leaves, order, title)
     except InputError as error:
         raise InputError(f"{full}: {error}") from None
     note(f"{full}: its fused ops stay closed, since opened there would be too many nodes")
