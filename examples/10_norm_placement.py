@@ -16,27 +16,14 @@
 import math
 
 import numpy as np
-from lesson import show
+from lesson import beside, show
 
 from tinyattn import Tensor, cross_entropy, manual_seed, nn, optim
 from tinyattn.models.transformer import EncoderLayer, PreNormEncoderLayer, Words
 from viz import graph
-from viz.page import inline
 from viz.plot import COLOURS, bare, figure
 
 # %% [drawing]
-
-
-class SideBySide:
-    """Several graphs in one row of a page."""
-
-    def __init__(self, *graphs):
-        self.graphs = graphs
-
-    def _repr_html_(self):
-        drawn = "".join(f"<div>{inline(g.svg(), f'graph{i}')}</div>"
-                        for i, g in enumerate(self.graphs))
-        return f'<div style="display: flex; gap: 2rem; align-items: flex-start">{drawn}</div>'
 
 
 def drawn(kind):
@@ -45,7 +32,7 @@ def drawn(kind):
     return graph(layer(x, mask), names={"x": x, **dict(layer.named_parameters())}, depth=2)
 
 
-show(SideBySide(drawn(EncoderLayer), drawn(PreNormEncoderLayer)), "layers",
+show(beside(drawn(EncoderLayer), drawn(PreNormEncoderLayer)), "layers",
      "An encoder layer with post-norm (left) and pre-norm (right), as the engine recorded them.")
 
 # %% [markdown]

@@ -34,11 +34,10 @@
 
 # %%
 import numpy as np
-from lesson import show
+from lesson import beside, show
 
 from tinyattn import Tensor, grad, manual_seed, nn, scope
 from viz import graph
-from viz.page import inline
 from viz.plot import COLOURS, MARKS, bare, figure
 
 FOUR = [(reset, update) for reset in ("after", "before") for update in ("keep", "write")]
@@ -108,18 +107,6 @@ show(fig, "four", "The same weights and the same inputs under the four conventio
 # %% [drawing]
 
 
-class SideBySide:
-    """Several graphs in one row of a page."""
-
-    def __init__(self, *graphs):
-        self.graphs = graphs
-
-    def _repr_html_(self):
-        drawn = "".join(f"<div>{inline(g.svg(), f'graph{i}')}</div>"
-                        for i, g in enumerate(self.graphs))
-        return f'<div style="display: flex; gap: 3rem; align-items: flex-start">{drawn}</div>'
-
-
 def leaf(*shape):
     return Tensor(np.random.default_rng(0).normal(size=shape), requires_grad=True)
 
@@ -132,7 +119,7 @@ def candidate(reset):
     return graph(n, names={"r": r, "h": h, "U_n": U_n, "b_n": b_n, "x_n": x_n})
 
 
-show(SideBySide(candidate("after"), candidate("before")), "candidate",
+show(beside(candidate("after"), candidate("before")), "candidate",
      "The candidate n. Left: r scales what comes out of the product. Right: r scales what goes in.")
 
 # %% [markdown]

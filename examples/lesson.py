@@ -62,6 +62,18 @@ def _outside(picture, name, caption):
 _stages = [_outside]  # who takes the pictures: the last one
 
 
+class beside:
+    """Several graphs in one row of a page: show(beside(one, other), ...)."""
+
+    def __init__(self, *graphs):
+        self.graphs = graphs
+
+    def _repr_html_(self):
+        from viz.page import inline
+        drawn = "".join(f"<div>{inline(g.svg(), f'graph{i}')}</div>" for i, g in enumerate(self.graphs))
+        return f'<div style="display: flex; gap: 3rem; align-items: flex-start">{drawn}</div>'
+
+
 def text_of(picture):
     """("svg" or "html", the text of its file)."""
     if hasattr(picture, "savefig"):

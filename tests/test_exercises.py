@@ -186,12 +186,18 @@ def test_a_kernel_may_rest_on_what_math_does_in_compiled_code(tmp_path):
     marked(tmp_path, "online_softmax", text, 0)
 
 
+def heeds_interrupts():
+    """A test that runs in the background of a shell inherits that Ctrl-C is ignored; a user's command does not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_an_endless_kernel_can_be_stopped(tmp_path):
     (tmp_path / "my.py").write_text("import numba\n@numba.njit\ndef softmax_kernel(x, out):\n    print('begun')\n"
                                     "    while True:\n        out[0, 0] += 1.0\n")
     process = subprocess.Popen([sys.executable, "-u", "-m", "tinyattn", "check", "my.py"], cwd=tmp_path, text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)})
+                               env=os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)},
+                               preexec_fn=heeds_interrupts)
     try:
         assert process.stdout.readline() == "begun\n"
         time.sleep(0.2)
