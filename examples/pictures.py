@@ -1,6 +1,6 @@
 """Every kind of picture on one page, each drawn by the command that stands under it.
 
-    python examples/pictures.py                 # trains ten small runs, about 7 minutes; then open pictures/index.html
+    python examples/pictures.py                 # trains ten small runs first; then open pictures/index.html
     python examples/pictures.py -o folder --steps 5     # the same from runs that have learnt nothing, quickly
 
 Nothing here knows how a picture is made: the commands are those of the command line, word for word.

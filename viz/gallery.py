@@ -104,8 +104,8 @@ def draw(folder, variant):
         "panels": lambda path: panels(seen, path, rows, columns, inner=inner),
         "forward": lambda path: _save(graph(outs, names=_flat(inputs), steps=True, inputs=given), path),
         "expanded": lambda path: _expanded(variant, arrays, path),
-        "backward": lambda path: _save(graph(_total(outs), names=_flat(inputs), backward=True, inputs=given),
-                                        path),
+        "backward": lambda path: _save(graph(properties.sum_of_squares(outs), names=_flat(inputs), backward=True,
+                                             inputs=given), path),
     }
     for what, make in pictures.items():
         path = folder / f"{variant.name}-{what}.svg"
@@ -169,15 +169,6 @@ def _expanded(variant, arrays, path):
         path.unlink(missing_ok=True)
     else:
         _save(graph(outs, names=_flat(inputs), inputs=_given(variant, inputs)), path)
-
-
-def _total(outs):
-    """The sum of squares of all outputs: of a plain sum the gradients could be constants, which are not recorded."""
-    outs = [t for t in outs if t.requires_grad]
-    total = (outs[0] * outs[0]).sum()
-    for t in outs[1:]:
-        total = total + (t * t).sum()
-    return total
 
 
 def _flat(inputs, prefix=""):

@@ -46,6 +46,13 @@ def outputs_of(result):
     return [result] if isinstance(result, Tensor) and result.dtype.kind == "f" else []
 
 
+def sum_of_squares(outs):
+    """One number made of all outputs that have a gradient: of a plain sum the gradients could be constants, which are
+    not recorded."""
+    squares = [(t * t).sum() for t in outs if t.requires_grad]
+    return sum(squares[1:], squares[0])
+
+
 def check(variant, arrays):
     """The Reports on one mechanism with these inputs (a dictionary, as from `example`)."""
     result = variant(**leaves(arrays))

@@ -109,11 +109,9 @@ def example(kind, name, thing, sample=0, scalar=False, length=None):
     outputs = [t for t in outputs if t.requires_grad and t.op is not None]
     if not outputs:
         raise InputError(f"{name}: computes nothing that has a gradient, so no graph is recorded")
-    if scalar:  # the sum of squares: of a plain sum the gradients could be constants, which are not recorded
-        total = (outputs[0] * outputs[0]).sum()
-        for t in outputs[1:]:
-            total = total + (t * t).sum()
-        return total, leaves
+    if scalar:
+        from ..attention.properties import sum_of_squares
+        return sum_of_squares(outputs), leaves
     return outputs, leaves
 
 

@@ -31,7 +31,7 @@ def number(x):
     elif 0.001 <= abs(x) < 1:
         text = f"{x:.3f}".rstrip("0").rstrip(".")
     else:
-        text = f"{x:.3g}" if 1 <= abs(x) < 1e5 else f"{x:.0e}"
+        text = f"{x:.0f}" if 999.5 <= abs(x) < 1e5 else f"{x:.3g}" if 1 <= abs(x) < 1e5 else f"{x:.0e}"
     return text.replace("-", "−")
 
 
