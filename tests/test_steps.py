@@ -848,8 +848,8 @@ def test_shapes_fit_their_boxes_and_are_explained_once():
 
 
 @pytest.mark.parametrize("x, text", [
-    (999.6, "1000"), (1234.0, "1234"), (-12345.6, "−12346"), (2e5, "2e+05"), (0.25, "0.25"), (3e-4, "3e−04"), (0.0, "0"),
-    (12.34, "12.3"), (float("nan"), "nan")])
+    (999.6, "1000"), (1234.0, "1234"), (-12345.6, "−12346"), (2e5, "2e+05"), (0.25, "0.25"), (3e-4, "3e−04"),
+    (0.0, "0"), (12.34, "12.3"), (float("nan"), "nan")])
 def test_numbers_are_written_out_where_they_fit(x, text):
     from viz.backprop.formula import number
     assert number(x) == text
