@@ -24,7 +24,7 @@ setup(
         "compare": ["scipy>=1.11"],
         "dev": ["pytest>=8", "ruff>=0.9", "hypothesis>=6.100", "sacrebleu>=2.4", "polib>=1.2", "distributed>=2024.8",
                 "scipy>=1.11", "playwright>=1.49", "nbclient>=0.10", "ipykernel>=6.29"],
-        "peers": ["torch==2.13.0"],
+        "peers": ["torch==2.13.0", "jax>=0.5", "tinygrad>=0.11", "autograd>=1.7"],
     },
     entry_points={"console_scripts": ["tinyattn=tinyattn.cli:main"]},
 )

@@ -76,6 +76,7 @@ KINDS = (  # heading, [(command, caption)]
         ("frames {stories} -o {}.html", "The same as a page that moves."),
         ("show {stories} -o {}.html", "All of a run on one page."),
         ("forget -o {}.svg", "How far back a state reaches."),
+        ("growth --longest 1024 -o {}.svg", "Time and memory by the length of a sequence: recurrent layers and attention."),
     ]),
     ("Every mechanism", [
         ("gallery raw additive multi_head -o {}", "A page for each mechanism: formula, function, panels, graphs."),

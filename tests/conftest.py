@@ -16,6 +16,8 @@ from tinyattn.tensor import get_default_dtype
 for _module in pkgutil.iter_modules(tinyattn.ops.__path__):
     importlib.import_module(f"tinyattn.ops.{_module.name}")
 
+device.patience.told = True  # tests that read standard error do not depend on what is in the kernel cache
+
 OPS = dict(sorted(Op.registry.items()))
 
 
@@ -24,6 +26,13 @@ def pytest_generate_tests(metafunc):
     given = [str(m.args[0]) for m in metafunc.definition.iter_markers("parametrize")]
     if "op" in metafunc.fixturenames and not any("op" in names for names in given):
         metafunc.parametrize("op", list(OPS.values()), ids=list(OPS))
+
+
+def pytest_collection_modifyitems(items):
+    """With NUMBA_DISABLE_JIT=1 the tests marked `compiled` are left out."""
+    for item in items:
+        if not device.JIT and item.get_closest_marker("compiled"):
+            item.add_marker(pytest.mark.skip(reason="wants compiled kernels: their speed, or how they round"))
 
 
 @pytest.fixture

@@ -372,7 +372,7 @@ def test_masks_and_constants_are_made_where_they_are_asked_for():
 # ---------------------------------------------------------------------------------------------------------------------
 FUSED_WITHOUT_A_KERNEL = {  # their readable twins run in their place
     "attention", "additive_scores", "additive_2d", "featurewise_attention", "attention_gru", "gru", "lstm", "rnn",
-    "linear_chain", "eisner", "pagerank", "cross_entropy", "layer_norm", "prod"}
+    "linear_chain", "eisner", "pagerank", "cross_entropy", "layer_norm", "prod", "attention_decoder"}
 NOT_COMPARED = {
     "entmax15": "entmax15: has no kernel",   # a loop of Newton steps, with a rule for its gradient but no twin
     "sparsemax": "sparsemax: has no kernel",

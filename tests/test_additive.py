@@ -62,6 +62,7 @@ def test_is_pytorchs(shape):
         np.testing.assert_allclose(mine, theirs.numpy(), rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("shape", [(2, 1, 3, 4), (3, 5, 7, 33), (2, 8, 20, 64), (1, 4, 1, 1)])
 @pytest.mark.parametrize("scale", [1e-3, 0.1, 1.0, 4.0, 30.0, 1e4])
 def test_float32_is_as_accurate_as_the_twin(shape, scale):
@@ -143,6 +144,7 @@ def test_one_and_two_threads_give_the_same_bits(shape):
     same_bits(AdditiveScores(), [a.astype(np.float32) for a in arrays(*shape)[0]])
 
 
+@pytest.mark.compiled
 def test_memory_of_arrays():
     """Beyond inputs, output and gradients nothing near B T S D, and not even B T S, is allocated by NumPy."""
     B, T, S, D = 4, 64, 64, 64

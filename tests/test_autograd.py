@@ -620,6 +620,7 @@ def test_decorators():
     assert is_grad_enabled()
 
 
+@pytest.mark.compiled
 def test_memory_is_flat_without_the_collector(rng):
     w, x = leaf(rng.normal(size=(64, 64))), Tensor(rng.normal(size=(64, 64)))
     ids = rng.integers(0, 64, 20)

@@ -15,7 +15,7 @@ import pytest
 
 from tinyattn import checkpoint
 from tinyattn.cli import COMMANDS, main
-from tinyattn.commands import console, health, names
+from tinyattn.commands import console, names, warmup
 from tinyattn.errors import InputError
 from tinyattn.models.system import Prediction
 from tinyattn.tasks.english_french import generate
@@ -691,7 +691,7 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(capsys, monkeypatch):
 
 def test_columns_are_aligned():
     assert console.columns([["a", "1,000"], ["bcd", "7"], ["e", "-"]]) == ["a    1,000", "bcd      7", "e    -"]
-    assert health._cached(None) == 0 and console.columns([]) == []
+    assert warmup.cached(None) == 0 and console.columns([]) == []
 
 
 def test_evaluate_against_another_run(trained, capsys):

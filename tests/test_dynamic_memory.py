@@ -9,7 +9,7 @@ from tinyattn.attention.memn2n import position_encoding
 from tinyattn.autograd import no_grad
 from tinyattn.functional import linear
 from tinyattn.gradcheck import gradcheck
-from tinyattn.models.dynamic_memory import DMN, DMNPlus, place_weights, running_words
+from tinyattn.models.dynamic_memory import DMN, DMNPlus, place_weights, running_order, running_words
 from tinyattn.tasks.qa import Question
 from tinyattn.tasks.text import Vocabulary
 
@@ -42,12 +42,17 @@ def small(kind, seed=3, **changes):
     return kind(len(WORDS), 3, replace(Options(), **changes)).to("float64")
 
 
+def taught_loss(net, arrays, targets, samples):
+    """The loss of a batch, with what the network is taught beside its answers."""
+    return net.loss(targets, *arrays, *net.taught(arrays, targets, samples))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # arrays
 # ---------------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", BOTH)
 def test_the_newest_sentences_are_kept_oldest_first(kind):
-    story, asked = (x.numpy() for x in small(kind).arrays(SAMPLES, WORDS))
+    story, asked, *_ = (x.numpy() for x in small(kind).arrays(SAMPLES, WORDS))
     assert story.shape == (3, 3, 6) and asked.shape == (3, 4) and story.dtype == np.int64
     texts = [[" ".join(WORDS.decode(ids)) for ids in s] for s in story]
     assert texts == [["sam took the old ball there", "tom slept", "tom got up"], ["tom left", "", ""],
@@ -56,7 +61,8 @@ def test_the_newest_sentences_are_kept_oldest_first(kind):
 
 
 def test_a_story_as_running_text_and_where_its_sentences_end():
-    text, lengths, ends = running_words(np.array([[[5, 6, 0], [7, 0, 0]], [[4, 0, 0], [0, 0, 0]]]))
+    story = np.array([[[5, 6, 0], [7, 0, 0]], [[4, 0, 0], [0, 0, 0]]])
+    text, lengths, ends = running_words(story, running_order(story))
     np.testing.assert_array_equal(text, [[5, 6, 7], [4, 0, 0]])
     np.testing.assert_array_equal(lengths, [3, 1])
     np.testing.assert_array_equal(ends, [[1, 2], [0, 0]])
@@ -77,9 +83,9 @@ def test_words_count_by_their_places_in_a_sentence_of_its_own_length():
 def test_gradients_of_the_whole_loss_and_every_parameter_is_learnt(kind):
     net = small(kind)
     arrays = net.arrays(SAMPLES, WORDS)
-    report = gradcheck(lambda: net.loss(arrays, TARGETS, SAMPLES), [], parameters=dict(net.named_parameters()))
+    report = gradcheck(lambda: taught_loss(net, arrays, TARGETS, SAMPLES), [], parameters=dict(net.named_parameters()))
     assert report.ok, str(report)
-    net.loss(arrays, TARGETS, SAMPLES).backward()
+    taught_loss(net, arrays, TARGETS, SAMPLES).backward()
     for name, p in net.named_parameters():
         largest = np.abs(p.grad.numpy()).max()
         assert largest < 1e-12 if name in net.null else largest > 0, name
@@ -90,7 +96,7 @@ def test_a_padded_batch_equals_each_question_alone(kind):
     net = small(kind)
     together, arrays = {}, net.arrays(SAMPLES, WORDS)
     logits, weights = net(*arrays).numpy(), net.hops(*arrays)
-    net.loss(arrays, TARGETS, SAMPLES).backward()
+    taught_loss(net, arrays, TARGETS, SAMPLES).backward()
     together = {name: p.grad.numpy().copy() for name, p in net.named_parameters()}
     net.zero_grad()
     facts = [min(len(s.story), 3) for s in SAMPLES]
@@ -101,7 +107,7 @@ def test_a_padded_batch_equals_each_question_alone(kind):
         np.testing.assert_array_equal(weights[i, :, facts[i]:], 0)
     for i, sample in enumerate(SAMPLES):
         net.gates = 0.5 * facts[i] / sum(facts) * 3 if kind is DMN else 0  # that term is a mean over facts
-        (net.loss(net.arrays([sample], WORDS), TARGETS[i:i + 1], [sample]) / 3).backward()
+        (taught_loss(net, net.arrays([sample], WORDS), TARGETS[i:i + 1], [sample]) / 3).backward()
     for name, p in net.named_parameters():
         np.testing.assert_allclose(p.grad.numpy(), together[name], atol=1e-12, err_msg=name)
 
@@ -138,7 +144,7 @@ def test_with_all_gates_open_a_pass_is_the_plain_gru():
     net = small(DMN, hops=1)
     net.episode["w_2"].array[...] = 0
     net.episode["b_2"].array[...] = 50
-    story, asked = net.arrays(SAMPLES[2:], WORDS)
+    story, asked, *_ = net.arrays(SAMPLES[2:], WORDS)
     states, _ = net.reader(net.words(np.array([WORDS.encode(["tom", "took", "the", "ball", "sam", "went"])])))
     q = net.reader(net.words(asked))[1].squeeze(0)
     h, e = None, net.episode
@@ -170,7 +176,8 @@ def test_what_the_gates_are_taught_by_hand():
     chosen = 1 - (1 - gates[:, 0]) * (1 - gates[:, 1])
     # of the first story the oldest sentence, which supports, is not kept; the next one supports too
     likely = [chosen[0, 0], 1 - chosen[0, 1], 1 - chosen[0, 2], chosen[1, 0], 1 - chosen[2, 0], chosen[2, 1]]
-    loss = net.gate_loss(Tensor(gates), story, SAMPLES).item()
+    right, = net.taught([story], TARGETS, SAMPLES)
+    loss = net.gate_loss(Tensor(gates), story, right).item()
     assert loss == pytest.approx(-np.mean(np.log(likely)), abs=1e-4)
 
 
@@ -179,7 +186,7 @@ def test_gates_wide_open_or_shut_do_not_make_the_loss_infinite():
     net.episode["w_2"].array[...] = 0
     for b in (1000, -1000):
         net.episode["b_2"].array[...] = b
-        loss = net.loss(net.arrays(SAMPLES, WORDS), TARGETS, SAMPLES)
+        loss = taught_loss(net, net.arrays(SAMPLES, WORDS), TARGETS, SAMPLES)
         loss.backward()
         assert np.isfinite(loss.item()) and all(np.isfinite(p.grad.numpy()).all() for p in net.parameters())
 
@@ -230,7 +237,7 @@ def test_dmn_plus_equals_the_same_in_pytorch_over_20_steps_of_adam():
     twin, arrays = Twin(torch, net), net.arrays(SAMPLES, WORDS)
     mine, theirs = optim.Adam(net.parameters(), 0.01), torch.optim.Adam(twin.w.values(), 0.01)
     for step in range(20):
-        loss, other = net.loss(arrays, TARGETS, SAMPLES), twin.loss(SAMPLES)
+        loss, other = taught_loss(net, arrays, TARGETS, SAMPLES), twin.loss(SAMPLES)
         mine.zero_grad()
         theirs.zero_grad()
         loss.backward()
@@ -273,7 +280,7 @@ def test_it_learns_where_somebody_is_and_looks_at_the_sentence_that_says_so(kind
     adam = optim.Adam(net.parameters(), 0.01)
     for _ in range(160):
         batch = [train[i] for i in rng.integers(len(train), size=32)]
-        loss = net.loss(net.arrays(batch, words), np.array([answers.index(s.answer) for s in batch]), batch)
+        loss = taught_loss(net, net.arrays(batch, words), np.array([answers.index(s.answer) for s in batch]), batch)
         adam.zero_grad()
         loss.backward()
         optim.clip_grad_norm(net.parameters(), 1.0)

@@ -49,6 +49,11 @@ def small(which="stories", seed=2, tied=True, **changes):
     return net, words, net.arrays(SAMPLES[which], words), targets
 
 
+def taught_loss(net, arrays, targets, samples):
+    """The loss of a batch, with what the network is taught beside its answers."""
+    return net.loss(targets, *arrays, *net.taught(arrays, targets, samples))
+
+
 def texts(net, words, ids):
     """Word numbers as words: "1:word" of the second dictionary, "@n" for an age."""
     V = len(words)
@@ -104,9 +109,9 @@ def test_pairs_are_memories_as_they_are_and_keep_their_numbers():
 def test_gradients_of_the_whole_loss_and_every_parameter_is_learnt(which, changes):
     net, _, arrays, targets = small(which, **changes)
     samples = SAMPLES[which]
-    report = gradcheck(lambda: net.loss(arrays, targets, samples), [], parameters=dict(net.named_parameters()))
+    report = gradcheck(lambda: taught_loss(net, arrays, targets, samples), [], parameters=dict(net.named_parameters()))
     assert report.ok, str(report)
-    net.loss(arrays, targets, samples).backward()
+    taught_loss(net, arrays, targets, samples).backward()
     assert all(p.grad is not None and p.grad.numpy().any() for p in net.parameters())
     assert not net.table.grad.numpy()[0].any()
 
@@ -138,7 +143,7 @@ def test_a_padded_batch_equals_each_question_alone(which, changes):
     net, words, arrays, targets = small(which, **changes)
     net.eval()
     logits, weights = net(*arrays).numpy(), net.hops(*arrays)
-    net.loss(arrays, targets, SAMPLES[which]).backward()
+    taught_loss(net, arrays, targets, SAMPLES[which]).backward()
     together = {name: p.grad.numpy().copy() for name, p in net.named_parameters()}
     net.zero_grad()
     for i, sample in enumerate(SAMPLES[which]):
@@ -147,7 +152,7 @@ def test_a_padded_batch_equals_each_question_alone(which, changes):
         own = net.hops(*alone)[0]
         np.testing.assert_allclose(weights[i, :, :own.shape[1]], own, atol=1e-12)
         np.testing.assert_array_equal(weights[i, :, own.shape[1]:], 0)
-        (net.loss(alone, targets[i:i + 1], [sample]) / 2).backward()
+        (taught_loss(net, alone, targets[i:i + 1], [sample]) / 2).backward()
     for name, p in net.named_parameters():
         np.testing.assert_allclose(p.grad.numpy(), together[name], atol=1e-12, err_msg=name)
 
@@ -156,11 +161,11 @@ def test_in_training_the_right_answer_is_told_from_those_of_the_batch():
     net, words, arrays, targets = small("films")
     scores = net(*arrays).numpy()
     first = net.arrays(FILMS[1:], words)                                   # names Heat alone
-    assert net.loss(first, targets[1:], FILMS[1:]).item() == pytest.approx(0, abs=1e-12)
+    assert taught_loss(net, first, targets[1:], FILMS[1:]).item() == pytest.approx(0, abs=1e-12)
     everything = -(scores - np.log(np.exp(scores).sum(1, keepdims=True)))[[0, 1], targets]
-    assert net.loss(arrays, targets, FILMS).item() == pytest.approx(everything.mean(), abs=1e-12)
+    assert taught_loss(net, arrays, targets, FILMS).item() == pytest.approx(everything.mean(), abs=1e-12)
     net.eval()
-    assert net.loss(first, targets[1:], FILMS[1:]).item() == pytest.approx(everything[1], abs=1e-12)
+    assert taught_loss(net, first, targets[1:], FILMS[1:]).item() == pytest.approx(everything[1], abs=1e-12)
 
 
 def test_a_question_without_memories_and_unknown_words_have_an_answer():
@@ -191,7 +196,7 @@ def test_it_answers_about_entities_that_no_training_question_named():
     adam = optim.Adam(net.parameters(), 0.01)
     for _ in range(200):
         batch = [train[i] for i in rng.integers(len(train), size=32)]
-        loss = net.loss(net.arrays(batch, words), np.array([values.index(s.answer) for s in batch]), batch)
+        loss = taught_loss(net, net.arrays(batch, words), np.array([values.index(s.answer) for s in batch]), batch)
         adam.zero_grad()
         loss.backward()
         adam.step()

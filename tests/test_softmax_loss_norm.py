@@ -10,11 +10,13 @@ import pytest
 
 from tinyattn import device
 from tinyattn.autograd import Op, fused, grad
+from tinyattn.device import kernel
 from tinyattn.ops.additive import AdditiveScores
 from tinyattn.ops.broadcast import ShapeError
 from tinyattn.ops.dropout import Dropout
 from tinyattn.ops.loss import CrossEntropy
 from tinyattn.ops.norm import LayerNorm
+from tinyattn.ops.shared import exp, exp_below, log
 from tinyattn.ops.softmax import LogSoftmax, LogSumExp, Softmax
 from tinyattn.tensor import Tensor
 
@@ -184,6 +186,7 @@ def test_same_bits_of_loss_and_dropout():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(512, 300)).astype(np.float32)
     same_bits(CrossEntropy(label_smoothing=0.1), [x, rng.integers(0, 300, 512)])
+    same_bits(CrossEntropy(), [rng.normal(size=(4000, 60)).astype(np.float32), rng.integers(0, 60, 4000)])
     same_bits(Dropout(0.3), [np.tile(x, (3, 1)), np.array(5)])
 
 
@@ -391,6 +394,17 @@ def test_ignored_rows_may_hold_anything():
         assert np.isfinite(value) and not dx[0].any() and np.isfinite(dx[1]).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("classes", [3, 300])
+def test_cross_entropy_of_rows_that_are_not_finite(classes, dtype):
+    """Short rows and long ones are computed in different ways: what infinite logits give is one thing."""
+    x = np.zeros((6, classes), dtype)
+    x[1, 1], x[2, 1], x[3, 1], x[4], x[5, 0] = INF, INF, NAN, -INF, -INF
+    loss = CrossEntropy(reduction="none")(Tensor(x), Tensor(np.array([0, 0, 1, 0, 0, 1]))).numpy()
+    np.testing.assert_allclose(loss[[0, 5]], np.log([classes, classes - 1]), rtol=1e-6)
+    assert loss[1] == INF and np.isnan(loss[2:5]).all()  # inf - inf, where the target is itself infinite
+
+
 def test_cross_entropy_does_not_depend_on_batching():
     rng = np.random.default_rng(0)
     x, t = rng.normal(size=(8, 5)), rng.integers(0, 5, 8)
@@ -400,6 +414,7 @@ def test_cross_entropy_does_not_depend_on_batching():
     assert padded == pytest.approx(alone, rel=1e-14)
 
 
+@pytest.mark.compiled
 def test_cross_entropy_large_vocabulary_and_logits():
     rng = np.random.default_rng(0)
     x, t = rng.normal(size=(6, 50_000)).astype(np.float32), rng.integers(0, 50_000, 6)
@@ -467,6 +482,7 @@ def test_layer_norm_errors():
 # ---------------------------------------------------------------------------------------------------------------------
 # dropout
 # ---------------------------------------------------------------------------------------------------------------------
+@pytest.mark.compiled
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_dropout_statistics(p):
     """The share that is kept, its independence of neighbours, of the bit position and of the next seed, within 5 sigma."""
@@ -543,6 +559,7 @@ def assert_as_accurate(op, inputs, g):
             assert np.abs(mine - true).max() <= allowed
 
 
+@pytest.mark.compiled
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
 @pytest.mark.parametrize("shape", [(1, 1), (7, 33), (3, 5, 64), (20, 1000)])
 def test_float32_is_as_accurate_as_the_twin(shape, scale):
@@ -556,6 +573,7 @@ def test_float32_is_as_accurate_as_the_twin(shape, scale):
         assert_as_accurate(LayerNorm(), [x, rng.normal(size=n), rng.normal(size=n)], rng.normal(size=shape))
 
 
+@pytest.mark.compiled
 def test_loss_keeps_no_probabilities():
     x, t = Tensor(np.zeros((200, 5000), np.float32), requires_grad=True), Tensor(np.zeros(200, np.int64))
     CrossEntropy()(x, t)
@@ -564,6 +582,35 @@ def test_loss_keeps_no_probabilities():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert loss.requires_grad and peak < x.size * 4 / 50
+
+
+@kernel
+def _apply_functions(x, low, exps, exps_below, logs):
+    for i in range(len(x)):
+        exps[i], exps_below[i], logs[i] = exp(x[i]), exp_below(low[i]), log(abs(x[i]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_functions_of_kernels(dtype):
+    """Against NumPy in float64: within 1.5 units in the last place, down to where `exp_below` says 0."""
+    x = np.concatenate([np.linspace(-87, 88, 3001), np.linspace(-0.01, 0.01, 101), np.geomspace(1e-37, 1e37, 101)]).astype(dtype)
+    x = x[x < 88]
+    out = [np.empty_like(x) for _ in range(3)]
+    _apply_functions(x, -abs(x[::-1].copy()), *out)
+    with np.errstate(all="ignore"):
+        wanted = np.exp(x.astype(float)), np.exp(-abs(x[::-1].astype(float))), np.log(abs(x.astype(float)))
+    for mine, true in zip(out, wanted, strict=True):
+        near = np.isfinite(true) & (true != 0)
+        np.testing.assert_allclose(mine[near], true[near], rtol=1.5 * np.finfo(dtype).eps, atol=1e-38)
+    x = np.array([-INF, -200.0, 0.0, INF, NAN], dtype)
+    out = [np.empty_like(x) for _ in range(3)]
+    _apply_functions(x, np.array([-INF, -2000.0, 0.0, -2000.0, NAN], dtype), *out)
+    np.testing.assert_allclose(out[0], [0, np.exp(dtype(-200)), 1, INF, NAN], rtol=1e-6)
+    np.testing.assert_array_equal(out[1], [0, 0, 1, 0, NAN])
+    np.testing.assert_allclose(out[2], [INF, np.log(200), -INF, INF, NAN], rtol=1e-6)
+    subnormal, negative = np.finfo(dtype).smallest_subnormal * np.ones(1, dtype), -np.ones(1, dtype)
+    _apply_functions(subnormal, negative, *(o[:1] for o in out))
+    np.testing.assert_allclose(out[2][0], math.log(float(subnormal[0])), rtol=1e-6)
 
 
 def test_every_op_here_is_registered():

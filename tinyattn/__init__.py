@@ -18,13 +18,14 @@ _HOMES = {
     "random": ["manual_seed"],
     "errors": ["InputError"],
     "program": ["Program"],
+    "compiler": ["compile"],
     "functional": [
         "from_numpy", "full", "zeros", "ones", "zeros_like", "ones_like", "arange", "eye", "randn", "rand", "randint",
         "where", "maximum", "minimum", "concat", "cat", "stack", "unbind", "embedding", "solve", "linear", "conv1d", "einsum",
         "softmax", "log_softmax", "layer_norm", "dropout", "cross_entropy", "additive_scores"],
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = {"attention", "autograd", "device", "functional", "gradcheck", "nn", "ops", "optim", "program", "random", "models", "tasks", "train"}
+_MODULES = {"attention", "autograd", "compiler", "device", "functional", "gradcheck", "nn", "ops", "optim", "program", "random", "models", "tasks", "train"}
 __all__ = list(_HOME_OF)
 
 

@@ -6,8 +6,6 @@
 A node keeps its inputs and outputs alive until the last Tensor above it is dropped. Nothing points back up (an op does
 not hold its output Tensors), so a dropped loss frees its whole graph at once, without the garbage collector.
 """
-from contextlib import nullcontext
-
 import numpy as np
 
 from . import device
@@ -35,72 +33,94 @@ ndarray = np.ndarray
 # ---------------------------------------------------------------------------------------------------------------------
 # the walk
 # ---------------------------------------------------------------------------------------------------------------------
-class _Slot:
-    """The gradient that is being summed up for one output of one node, or for one leaf."""
-    __slots__ = ("total", "owned", "tensor")
+# What has come so far for one output of a node, or for a leaf, is a pair (total, owned): owned if this pass made the array
+# and nobody else holds it, so that more may be added in place.
+class _Pass:
+    """What one walk knows. sums: {node: the pair of its output, or a list of them if it has several; leaf: its pair}"""
+    __slots__ = ("sums", "needed", "create_graph", "anomaly", "tape")
 
-    def __init__(self, tensor=None):
-        self.total, self.owned, self.tensor = None, False, tensor  # owned: made by this pass, so we may add in place
+    def __init__(self, needed, create_graph):
+        self.sums, self.needed, self.create_graph = {}, needed, create_graph
+        self.anomaly, self.tape = (state.anomaly, state.tape) if state.special else (False, None)
 
 
 def walk(roots, seeds, create_graph=False, targets=None, free_graph=False):
-    """Send the gradients `seeds` of the Tensors `roots` down the graph; return {id(tensor): _Slot} of what they reach.
+    """Send the gradients `seeds` of the Tensors `roots` down the graph; return {leaf: (total, owned)} of what they reach.
 
     1. Count for every node how many edges will send it a gradient: its uses.
     2. Visit a node once its count is down to 0, that is when its own gradient is complete. A node used twice is thus
        visited once, after both uses: the topological order, found without recursion.
 
     Without `create_graph` gradients are plain arrays and loops (`cpu_grad`) are used where an op has them; with it they are
-    Tensors, made by rules alone, and recorded. `targets` restricts the work to the paths that lead to those Tensors.
+    Tensors, made by rules alone, and recorded. `targets` restricts the work to the paths that lead to those Tensors, and
+    adds theirs to what is returned.
     """
-    needed = None if targets is None else _leads_to(roots, targets)
-    wanted = {}
-    for t in targets or ():
-        wanted.setdefault(t.op, []).append(t)
-    uses, inner, leaves = _count_uses(roots, needed), {}, {}
-    for root, seed in zip(roots, seeds, strict=True):
-        _send(root, seed, inner, leaves, create_graph)
-    ready = [op for op in {r.op: None for r in roots if r.op is not None} if uses.get(op) == 0]
-    before, state.recording = state.recording, create_graph
-    try:
-        while ready:
-            op = ready.pop()
-            slots = inner.pop(op, None)
-            if slots is not None:  # None: every rule above said that no gradient comes this way
-                if op in wanted:
-                    for t in wanted[op]:
-                        if slots[t.index] is not None:
-                            leaves[id(t)] = slots[t.index]
-                _visit(op, slots, needed, inner, leaves, create_graph)
-            for t in op.inputs:
-                if t is not None:
-                    below = t.op
-                    if below is not None and below in uses:
-                        uses[below] -= 1
-                        if uses[below] == 0:
-                            ready.append(below)
-            if free_graph:
-                op.inputs = op.outs = op.saved = None
-    finally:
-        state.recording = before
-    return leaves
+    if create_graph and not state.recording:
+        with _set(recording=True):
+            return walk(roots, seeds, create_graph, targets, free_graph)
+    needed, wanted, found = None, {}, {}
+    if targets is not None:
+        needed = _leads_to(roots, targets)
+        for t in targets:
+            wanted.setdefault(t.op, []).append(t)
+    now, uses, ready = _Pass(needed, create_graph), _count_uses(roots, needed), []
+    sums = now.sums
+    for root, seed in zip(roots, seeds):
+        _send(now, root, seed)
+        if uses.get(root.op) == 0 and root.op not in ready:
+            ready.append(root.op)
+    while ready:
+        op = ready.pop()
+        inputs, pair = op.inputs, sums.pop(op, None)
+        if pair is None:  # every rule above said that no gradient comes this way
+            grads, fresh = [None] * len(inputs), False
+        else:
+            for t in wanted.get(op, ()) if wanted else ():
+                found[t] = pair[t.index] if type(pair) is list else pair
+            grads, fresh = _visit(op, pair, now)
+        for t, gradient in zip(inputs, grads):
+            if t is None:
+                continue
+            below = t.op
+            if gradient is not None:
+                _send(now, t, gradient, op, fresh)
+            left = uses.get(below)
+            if left == 1:
+                ready.append(below)
+            elif left is not None:
+                uses[below] = left - 1
+        if free_graph:
+            op.inputs = op.outs = op.saved = None
+    if found:
+        sums.update({t: pair for t, pair in found.items() if pair is not None})
+    return sums
 
 
 def _count_uses(roots, needed):
+    """{node: how many inputs of the nodes above it are outputs of it}, for the nodes below `roots`."""
+    uses, stack = {}, []
     for r in roots:
-        _check_not_freed(r)
-    uses = {r.op: 0 for r in roots if r.op is not None and (needed is None or r.op in needed)}
-    stack = list(uses)
+        op = r.op
+        if op is not None and op not in uses and (needed is None or op in needed):
+            if op.inputs is None:
+                _check_not_freed(r)
+            uses[op] = 0
+            stack.append(op)
     while stack:
-        op = stack.pop()
-        for t in op.inputs:
-            if t is not None and t.requires_grad and t.op is not None and (needed is None or t.op in needed):
-                _check_not_freed(t)
-                if t.op in uses:
-                    uses[t.op] += 1
-                else:
-                    uses[t.op] = 1
-                    stack.append(t.op)
+        for t in stack.pop().inputs:
+            if t is None:
+                continue
+            op = t.op
+            if op is None or needed is not None and op not in needed:
+                continue
+            count = uses.get(op)
+            if count is None:
+                if op.inputs is None:
+                    _check_not_freed(t)
+                uses[op] = 1
+                stack.append(op)
+            else:
+                uses[op] = count + 1
     return uses
 
 
@@ -132,51 +152,73 @@ def _needed(t, useful):
     return (id(t) if t.op is None else t.op) in useful
 
 
-def _visit(op, slots, needed, inner, leaves, create_graph):
-    """Apply one node's rules to its complete gradient and send the results to its inputs."""
+def _visit(op, pair, now):
+    """Apply one node's rules to its complete gradient: (what they give for each input, or None; is that fresh memory?)."""
     if op.epoch != clock[0]:
         _check_unchanged(op)
-    inputs = op.inputs
-    needs = op.needs = [t is not None and t.requires_grad and (needed is None or _needed(t, needed)) for t in inputs]
-    outs = op.outs
-    g = slots[0].total if len(outs) == 1 else _complete(op, slots, create_graph)
-    if create_graph:
-        _by_rules(op, g, needs, inner, leaves)
-        return
-    if op.accumulate is not None and type(outs[0]) is ndarray:
-        _add_into(op, g, inner, leaves)
-        return
-    loop = op.cpu_grad if type(outs[0]) is ndarray else op.cuda_grad
-    if loop is None:
-        _by_rules(op, g, needs, inner, leaves, wrap=True)
-        return
-    grads = loop(g, outs[0] if len(outs) == 1 else outs, *[None if t is None else t.array for t in inputs])
-    for t, need, gradient in zip(inputs, needs, grads, strict=True):
-        if need and gradient is not None:
-            _send(t, gradient, inner, leaves, False, op, op.fresh)
-
-
-def _complete(op, slots, create_graph):
-    """The gradient of every output, zero where an output was not used: an array or Tensor, a tuple if several."""
-    g = []
-    for slot, out in zip(slots, op.outs, strict=True):
-        if slot is None:
-            zero = device.to_device(np.zeros(out.shape, out.dtype), device.device_of(out))
-            g.append(op.result._wrap(zero, None, 0, False) if create_graph else zero)
+    inputs, y = op.inputs, op.outs
+    needs, arrays = [], []
+    for t in inputs:
+        if t is None:
+            needs.append(False)
+            arrays.append(None)
         else:
-            g.append(slot.total)
-    return g[0] if len(g) == 1 else tuple(g)
+            needs.append(t.requires_grad)
+            arrays.append(t.array)
+    if now.needed is not None:
+        needs = [need and _needed(t, now.needed) for t, need in zip(inputs, needs)]
+    op.needs, here = needs, type(y[0]) is ndarray
+    if type(pair) is tuple:
+        g, y = pair[0], y[0]
+    else:
+        g = _complete(op, [p and p[0] for p in pair], now.create_graph, now.tape)
+    if now.create_graph:
+        return _by_rules(op, g, needs), False
+    if here and op.accumulate is not None:
+        _add_into(now, op, g)
+        return [None] * len(inputs), False
+    loop = op.cpu_grad if here else op.cuda_grad
+    if loop is None or (now.tape is not None and op.each and not op.each_grad):
+        return _by_unrecorded_rules(op, g, needs), False
+    grads = loop(g, y, *arrays)
+    if len(grads) != len(inputs):
+        raise ValueError(f"{op.name}: its loop gave {len(grads)} gradients for {len(inputs)} inputs")
+    if now.tape is not None:
+        now.tape.ruled(op, g, y, arrays, grads)
+    if False in needs:
+        grads = [gradient if need else None for gradient, need in zip(grads, needs)]
+    return grads, op.fresh
 
 
-def _by_rules(op, g, needs, inner, leaves, wrap=False):
-    """Apply the rules of one node. Recorded, they stand in a scope of their own: backward/<the op's scope>/<its name>."""
-    inputs, make = op.inputs, op.result._wrap
-    if wrap:  # arrays become Tensors for the rules, and their results arrays again
-        g = tuple(make(a, None, 0, False) for a in g) if type(g) is tuple else make(g, None, 0, False)
-    with scope(f"backward/{op.scope}/{op.name}" if op.scope else f"backward/{op.name}") if not wrap else nullcontext():
-        for t, need, gradient in zip(inputs, needs, _rule_results(op, g, needs, make), strict=True):
-            if need and gradient is not None:
-                _send(t, gradient.array if wrap else gradient, inner, leaves, not wrap, op)
+def _complete(op, totals, create_graph, tape=None):
+    """The gradients of all outputs, a tuple of arrays or Tensors; zero where an output was not used."""
+    g = []
+    for total, out in zip(totals, op.outs, strict=True):
+        if total is None:
+            total = device.to_device(np.zeros(out.shape, out.dtype), device.device_of(out))
+            if tape is not None:
+                tape.made(total)
+            if create_graph:
+                total = op.result._wrap(total, None, 0, False)
+        g.append(total)
+    return tuple(g)
+
+
+def _by_rules(op, g, needs):
+    """Gradients by the rules, recorded. They stand in a scope of their own: backward/<the op's scope>/<its name>."""
+    with scope(f"backward/{op.scope}/{op.name}" if op.scope else f"backward/{op.name}"):
+        return _rule_results(op, g, needs, op.result._wrap)
+
+
+def _by_unrecorded_rules(op, g, needs):
+    """Gradients by the rules, not recorded: arrays become Tensors for the rules, and their results arrays again."""
+    make, before = op.result._wrap, state.recording
+    g = tuple([make(a, None, 0, False) for a in g]) if type(g) is tuple else make(g, None, 0, False)
+    state.recording = False
+    try:
+        return [None if t is None else t.array for t in _rule_results(op, g, needs, make)]
+    finally:
+        state.recording = before
 
 
 def _rule_results(op, g, needs, make):
@@ -210,43 +252,53 @@ def _through_twin(op, g, needs):
     return [next(found) if need else None for need in needs]
 
 
-def _slot_of(t, inner, leaves):
-    op = t.op
-    if op is None:
-        slot = leaves.get(id(t))
-        if slot is None:
-            slot = leaves[id(t)] = _Slot(t)
-        return slot
-    slots = inner.get(op)
-    if slots is None:
-        slots = inner[op] = [None] * len(op.outs)
-    slot = slots[t.index]
-    if slot is None:
-        slot = slots[t.index] = _Slot()
-    return slot
-
-
-def _send(t, gradient, inner, leaves, create_graph, op=None, fresh=False):
+def _send(now, t, gradient, op=None, fresh=False):
     """Add `gradient` to what the Tensor `t` has received so far, summed over the axes along which `t` was broadcast."""
-    array = t.array
+    array, below, sums = t.array, t.op, now.sums
     if gradient.shape != array.shape:
-        gradient, fresh = _summed(t, gradient, create_graph, op), True
+        gradient, fresh = _summed(t, gradient, now.create_graph, op), True
     if gradient.dtype is not array.dtype and gradient.dtype != array.dtype:
         raise TypeError(f"{op.name if op else 'backward'}: the gradient of a {t.dtype} Tensor came as {gradient.dtype}")
-    if state.special and state.anomaly and op is not None:
-        look_for_anomaly(op, [], gradient.array if create_graph else gradient, backward=True)
-    slot = _slot_of(t, inner, leaves)
-    if slot.total is None:
-        slot.total, slot.owned = gradient, fresh
-    elif create_graph:
-        slot.total = slot.total + gradient
-    elif type(gradient) is not ndarray:  # on a card
-        wrap = t._wrap
-        slot.total = (wrap(slot.total, None, 0, False) + wrap(gradient, None, 0, False)).array
+    if now.anomaly and op is not None:
+        look_for_anomaly(op, [], gradient.array if now.create_graph else gradient, backward=True)
+    if below is None:
+        key, pair = t, sums.get(t)
+    elif len(below.outs) == 1:
+        key, pair = below, sums.get(below)
     else:
-        if not (slot.owned and slot.total.flags.c_contiguous):
-            slot.total, slot.owned = np.array(slot.total, order="C"), True
-        _add_to(slot.total.ravel(), gradient.ravel())
+        sums, key, pair = _among_several(sums, t)
+    sums[key] = (gradient, fresh) if pair is None else _add(now, t, pair, gradient)
+
+
+def _among_several(sums, t):
+    """Where the pair of an output of a node with several is kept: a list, the place in it, and what stands there."""
+    pairs = sums.get(t.op)
+    if pairs is None:
+        pairs = sums[t.op] = [None] * len(t.op.outs)
+    return pairs, t.index, pairs[t.index]
+
+
+def _add(now, t, pair, gradient):
+    """The pair of the Tensor `t` after one more gradient: added in place, if nobody else holds what is there."""
+    total, owned = pair
+    if now.create_graph:
+        return total + gradient, True
+    if type(gradient) is not ndarray:  # on a card
+        wrap = t._wrap
+        return (wrap(total, None, 0, False) + wrap(gradient, None, 0, False)).array, True
+    if not (owned and total.flags.c_contiguous):
+        total, pair = _copy(total, now.tape), None
+    _ADD_TO[gradient.dtype](total.ravel(), gradient.ravel())
+    if now.tape is not None:
+        now.tape.added(total, gradient, total)
+    return pair or (total, True)
+
+
+def _copy(array, tape):
+    copy = array.copy() if type(array) is ndarray else device.copy(array)
+    if tape is not None:
+        tape.copied(array, copy)
+    return copy
 
 
 @device.kernel
@@ -254,6 +306,9 @@ def _add_to(total, part):
     """total[i] += part[i]"""
     for i in range(len(total)):
         total[i] += part[i]
+
+
+_ADD_TO = device.Entries(_add_to, "T[::1], T[::1]")
 
 
 def _summed(t, gradient, create_graph, op):
@@ -265,15 +320,23 @@ def _summed(t, gradient, create_graph, op):
     return t._wrap(gradient, None, 0, False).sum_to(t.shape).array
 
 
-def _add_into(op, g, inner, leaves):
+def _add_into(now, op, g):
     """Slices, indices and embeddings add their part into one buffer, so T slices of a sequence cost T parts, not T wholes."""
-    t = op.inputs[0]
-    slot = _slot_of(t, inner, leaves)
-    if slot.total is None:
-        slot.total, slot.owned = np.zeros(t.shape, t.dtype), True
-    elif not slot.owned:
-        slot.total, slot.owned = np.array(slot.total, order="C"), True
-    op.accumulate(g, slot.total)
+    t, sums = op.inputs[0], now.sums
+    below, array = t.op, t.array
+    if below is not None and len(below.outs) > 1:
+        sums, key, pair = _among_several(sums, t)
+    else:
+        key = t if below is None else below
+        pair = sums.get(key)
+    if pair is None:
+        before, total = None, np.zeros(array.shape, array.dtype)
+    else:
+        before = total = pair[0] if pair[1] else _copy(pair[0], now.tape)
+    sums[key] = total, True
+    op.accumulate(g, total)
+    if now.tape is not None:
+        now.tape.accumulated(op, g, before, total)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -297,8 +360,8 @@ def _memory(array):
 
 def _check_not_freed(t):
     if t.op is not None and t.op.inputs is None:
-        raise RuntimeError(f"backward: the graph below the Tensor {repr(t.name) + ' ' if t.name else ''}of shape {t.shape}, made by "
-                           f"{t.op!r}, was freed by an earlier backward(free_graph=True){where_in(t.op)}")
+        raise RuntimeError(f"backward: the graph below the Tensor {repr(t.name) + ' ' if t.name else ''}of shape {t.shape}, "
+                           f"made by {t.op!r}, was freed by an earlier backward(free_graph=True){where_in(t.op)}")
 
 
 def _check_unchanged(op):
@@ -318,24 +381,27 @@ def _as_list(x):
     return list(x) if isinstance(x, (list, tuple)) else [x]
 
 
-def _seeds(outputs, grad_outputs, keep_graph, who):
-    seeds = []
-    for out, g in zip(outputs, grad_outputs, strict=True):
-        if not out.requires_grad:
-            raise RuntimeError(f"{who}: the output of shape {out.shape} does not depend on any Tensor with requires_grad=True")
-        if g is None:
-            if out.size != 1:
-                raise ValueError(f"{who}: the output has shape {out.shape}; give its gradient, or reduce it to one number "
-                                 "(for example with .sum())")
-            g = np.ones(out.shape, out.dtype)
-        if not isinstance(g, Op.result):
-            g = Op.result(np.asarray(g, out.dtype))
-        if g.array.shape != out.array.shape or g.array.dtype != out.array.dtype:
-            raise ValueError(f"{who}: expected a gradient of shape {out.shape} and {out.dtype}, got {g.shape} and {g.dtype}")
-        if type(g.array) is not type(out.array):
-            g = g.to(out.device)
-        seeds.append(g if keep_graph else g.array)
-    return seeds
+def _seed(out, g, keep_graph, who):
+    """The gradient that comes in at one output, checked: an array, or a Tensor to keep its graph."""
+    if not out.requires_grad:
+        raise RuntimeError(f"{who}: the output of shape {out.shape} does not depend on any Tensor with requires_grad=True")
+    array = out.array
+    if g is None:
+        if array.size != 1:
+            raise ValueError(f"{who}: the output has shape {out.shape}; give its gradient, or reduce it to one number "
+                             "(for example with .sum())")
+        one = np.ones(array.shape, array.dtype)
+        if state.tape is not None:
+            state.tape.made(one)
+        g = out._wrap(one, None, 0, False)
+    elif type(g) is not Op.result:
+        g = Op.result(np.asarray(g, array.dtype))
+    given = g.array
+    if given.shape != array.shape or given.dtype is not array.dtype and given.dtype != array.dtype:
+        raise ValueError(f"{who}: expected a gradient of shape {out.shape} and {out.dtype}, got {g.shape} and {g.dtype}")
+    if type(given) is not type(array):
+        g = g.to(out.device)
+    return g if keep_graph else g.array
 
 
 def grad(outputs, inputs, grad_outputs=None, create_graph=False, allow_unused=False):
@@ -351,49 +417,47 @@ def grad(outputs, inputs, grad_outputs=None, create_graph=False, allow_unused=Fa
     for t in inputs:
         if not t.requires_grad:
             raise ValueError(f"grad: an input of shape {t.shape} does not require a gradient")
-    seeds = _seeds(outputs, grad_outputs, create_graph, "grad")
+    seeds = [_seed(out, g, create_graph, "grad") for out, g in zip(outputs, grad_outputs, strict=True)]
     reached = walk(outputs, seeds, create_graph, targets=inputs)
     result, given = [], set()
+    tape = state.tape
     for i, t in enumerate(inputs):
-        slot = reached.get(id(t))
-        if slot is None and t.op is not None:  # another handle of the same (op, output)
-            slot = next((reached[id(u)] for u in inputs if (u.op, u.index) == (t.op, t.index) and id(u) in reached), None)
-        if slot is None or slot.total is None:
+        pair = reached.get(t)
+        if pair is None and t.op is not None:  # another handle of the same (op, output)
+            pair = next((reached[u] for u in inputs if (u.op, u.index) == (t.op, t.index) and u in reached), None)
+        if pair is None:
             if not allow_unused:
                 raise ValueError(f"grad: the outputs do not depend on input {i} ({t.name or 'unnamed'}, shape {t.shape}); "
                                  "allow_unused=True gives None for it")
             result.append(None)
-        elif create_graph:
-            result.append(slot.total)
-        else:
-            array = _own(slot, t)
-            result.append(t._wrap(device.copy(array) if id(array) in given else array, None, 0, False))
+            continue
+        total, owned = pair
+        if not create_graph:
+            array = total if owned and id(total) not in given else _copy(total, tape)
             given.add(id(array))
+            total = t._wrap(array, None, 0, False)
+        result.append(total)
     return tuple(result)
-
-
-def _own(slot, t):
-    """The array of a finished slot, copied unless this pass made it and nobody else can hold it."""
-    return slot.total if slot.owned else device.copy(slot.total)
 
 
 def backward(tensor, gradient=None, create_graph=False, free_graph=False):
     """Add the gradient of `tensor` to the `.grad` of every leaf below it. See `Tensor.backward`."""
-    seeds = _seeds([tensor], [gradient], create_graph, "backward")
-    given = {_memory(s.array) for s in seeds} if create_graph else ()
-    for slot in walk([tensor], seeds, create_graph, free_graph=free_graph).values():
-        leaf = slot.tensor
-        if leaf is None or slot.total is None:
-            continue
+    seed = _seed(tensor, gradient, create_graph, "backward")
+    reached = walk((tensor,), (seed,), create_graph, None, free_graph)
+    wrap, tape, given = tensor._wrap, state.tape, {_memory(seed.array)} if create_graph else ()
+    for leaf, (total, owned) in reached.items():
         if not create_graph:
-            fresh = leaf._wrap(_own(slot, leaf), None, 0, False)
+            fresh = wrap(total if owned else _copy(total, tape), None, 0, False)
         else:  # a leaf keeps a gradient of its own
-            fresh = slot.total.clone() if _memory(slot.total.array) in given else slot.total
+            fresh = total.clone() if _memory(total.array) in given else total
             given.add(_memory(fresh.array))
-        if leaf.grad is None:
+        before = leaf.grad
+        if before is None:
             leaf.grad = fresh
         elif create_graph:
-            leaf.grad = leaf.grad + fresh
+            leaf.grad = before + fresh
         else:
             with no_grad():
-                leaf.grad = leaf.grad + fresh
+                leaf.grad = before + fresh
+        if tape is not None:
+            tape.graded(leaf, leaf.grad.array, before)

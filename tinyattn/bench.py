@@ -1,106 +1,213 @@
 """Benchmarks: our time for a workload, and the ratio to a peer's, both measured in one run.
 
-A row of `workloads.py` is one workload: a function that makes ours (a call to time) and one that makes the peer's, the same work on
-the same numbers. The two run in turn, A B A B ..., so that a machine that slows down slows both; medians are compared. The peer is
-then timed alone: if that differs from its time in turn by more than 5%, the two disturb each other (thread pools do) and
-the row is marked. An absolute time means little on a shared machine; the ratio is what to read.
+A row of `workloads/` is one workload, as several sides do it on the same numbers. First the results are compared, outputs
+and gradients: a peer that computes something else is an error, not a number. Then ours and one peer at a time run in
+turn, A B A B ..., see `workloads/timing.py`. An absolute time means little on a shared machine; the ratio is what to read,
+and only where it counts: the peer alone takes as long as in turn. All sides are held to the same number of threads.
 """
-import statistics
-import time
+import gc
+from contextlib import contextmanager
+from functools import partial
 
+import numpy as np
+
+from . import device
 from .autograd import fused
-from .device import get_num_threads
 from .errors import InputError
-from .workloads import rows
+from .workloads import GROUPS, peers, rows, timing
+from .workloads.row import OURS, PEERS
 
-ROUNDS = 15       # timings of each side
-SHORTEST = 0.004  # seconds that one timing lasts at least: short calls are repeated
-
-
-def _timed(call, repeat):
-    begun = time.perf_counter()
-    for _ in range(repeat):
-        call()
-    return (time.perf_counter() - begun) / repeat
+CALLS = 3   # whose results are compared
+BUSY = 0.1  # the share of the machine that other programs may use, before we say that they do
 
 
-def _warm(call):
-    """Run until compiled and settled; how many calls fill one timing."""
-    call()
-    once = min(_timed(call, 3), _timed(call, 3))
-    return max(1, int(SHORTEST / max(once, 1e-7)))
+def run(names=(), wanted=(), twins=False, threads=None, report=lambda line: None, note=lambda line: None):
+    """Measure the rows whose group is one of `names` or whose name contains one (all by default); a dictionary for JSON.
+
+    wanted: peers, by their names in PEERS. twins: the fused ops alone, each beside its own readable twin.
+    report gets a line a row and peer, note what else there is to say.
+    """
+    chosen = choose(names, twins)
+    with _threads(threads) as threads:
+        here, missing = _loaded(wanted, threads)
+        gc.freeze()  # the collector, which comes between timings, need not look through all that was imported
+        document = {**peers.facts(here, threads), "peers": here, "left_out": missing}
+        note(", ".join([f"{threads} threads", document["processor"], *map(" ".join, document["versions"].items())]))
+        for peer, why in missing.items():
+            note(f"left out: {PEERS[peer]}: {why}")
+        gflops = document["peak_gflops"] = peak() if any(row.floor for row in chosen) else None
+        results = document["results"] = []
+        for row in chosen:
+            for result in measure(row, here, twins, gflops):
+                results.append(result)
+                report(line(result))
+    shares = [r["others"] for r in results if r.get("others") is not None]
+    document["others"] = sum(shares) / len(shares) if shares else None
+    document["asked"] = verdicts(results)
+    if shares and document["others"] > BUSY:
+        note(f"other programs used {document['others']:.0%} of this machine meanwhile: these times are worth little")
+    return document
 
 
-def measure(row, peers=False, twins=False):
-    """A dictionary: median microseconds of ours (and its middle half), and with `peers` PyTorch's and the ratio; with `twins` our
-    own readable twin is the peer."""
-    ours = row.ours()
-    n = _warm(ours)
-    theirs = _twin_of(row) if twins else row.torch() if peers and row.torch else None
-    if theirs is None:
-        times = [_timed(ours, n) for _ in range(ROUNDS)]
-        return {"name": row.name, "sizes": row.sizes, "ours_us": _middle(times), "spread_us": _spread(times)}
-    m = _warm(theirs)
-    alone = [_timed(theirs, m) for _ in range(ROUNDS)]
-    pairs = [(_timed(ours, n), _timed(theirs, m)) for _ in range(ROUNDS)]
-    a, b = [p[0] for p in pairs], [p[1] for p in pairs]
-    ratios = sorted(y / x for x, y in pairs)
-    peer = "twin" if twins else "torch"
-    return {"name": row.name, "sizes": row.sizes, "ours_us": _middle(a), "spread_us": _spread(a), "peer": peer, "peer_us": _middle(b),
-            "peer_alone_us": _middle(alone), "ratio": statistics.median(ratios),
-            "ratio_low": ratios[len(ratios) // 4], "ratio_high": ratios[-len(ratios) // 4], "asked": 1 if twins else row.asked,
-            "undisturbed": abs(_middle(b) / _middle(alone) - 1) <= 0.05}
+@contextmanager
+def _threads(wanted):
+    """Hold ours and all that begins inside to a number of threads; None is as many as we have."""
+    before = device.get_num_threads()
+    with peers.on_cores(wanted or before):
+        device.set_num_threads(wanted or before)
+        try:
+            yield wanted or before
+        finally:
+            device.set_num_threads(before)
+            gc.unfreeze()
+
+
+def _loaded(wanted, threads):
+    """([peers that can be measured], {peer: why not})"""
+    missing = {peer: why for peer, why in peers.load(wanted, threads).items() if why}
+    here = [peer for peer in wanted if peer not in missing]
+    if wanted and not here:
+        raise InputError("bench: no peer can be measured here (pip install 'tinyattn[peers]'): "
+                         + "; ".join(f"{peer}: {why}" for peer, why in missing.items()))
+    return here, missing
+
+
+def choose(names, twins=False):
+    """The rows of the table that `names` pick."""
+    table = [row for row in rows() if row.twin or not twins]
+    for name in names:
+        if not any(_named(row, name) for row in table):
+            raise InputError(f"bench: no workload is named like {name}; there are the groups {', '.join(GROUPS)} and the rows "
+                             + ", ".join(dict.fromkeys(row.name for row in table)))
+    return [row for row in table if not names or any(_named(row, name) for name in names)]
+
+
+def _named(row, name):
+    return name.lower() == row.group or name.lower() in f"{row.name} {row.sizes}".lower()
+
+
+def peak():
+    """Billions of operations a second in our own product of two matrices of 512: what a floor is counted by."""
+    from .functional import full
+    a = full((512, 512), 1.0, np.float32)
+    return 2 * 512**3 / min(timing.Timed(lambda: a @ a).alone(timing.BLOCKS * timing.PAIRS)) / 1e9
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# one row
+# ---------------------------------------------------------------------------------------------------------------------
+def measure(row, here, twins=False, gflops=None):
+    """Dictionaries, one for each of our sides and each peer in `here` that can do the row; without peers one for each side."""
+    about = {"name": row.name, "sizes": row.sizes, "group": row.group,
+             "floor_us": row.floor / gflops / 1e3 if row.floor and gflops else None}
+    mine, first = {}, None
+    for side in OURS:
+        if side in row.sides and not (twins and side != "ours"):
+            call, results, wrong = _begin(row.sides[side])
+            first = first or results
+            wrong = wrong or disagreement(first, results, row.tolerance)
+            if wrong:
+                yield {**about, "ours": "ours", "peer": side, "error": wrong}
+            else:
+                mine[side] = timing.Timed(call)
+    if not mine:
+        return
+    theirs = {"twin": partial(_twin_of, row)} if twins else {peer: row.sides[peer] for peer in here if peer in row.sides}
+    for peer, make in theirs.items():
+        call, results, failed = _begin(make)
+        if failed:
+            yield {**about, "ours": "ours", "peer": peer, "left_out": failed}
+            continue
+        wrong = disagreement(first, results, row.tolerance)
+        if wrong:
+            yield {**about, "ours": "ours", "peer": peer, "error": wrong}
+            continue
+        call, asked = timing.Timed(call), 1 if twins else row.asked.get(peer)
+        for side, ours in mine.items():
+            found = timing.pair(ours, call, tries=None if asked else 1)
+            yield {**about, "ours": side, "peer": peer, **found, "asked": asked}
+    if not theirs:
+        for side, ours in mine.items():
+            yield {**about, "ours": side, "peer": None, **timing.one(ours)}
+
+
+def _begin(make):
+    """(a side's call, the results of its first calls, None or why it fails). A captured step runs in its second call, and whether
+    that has changed the weights shows in the third."""
+    try:
+        call = make()
+        return call, [fetched(call()) for _ in range(CALLS)], None
+    except Exception as error:  # each library fails in its own ways; that is no failure of the others
+        return None, None, peers.short(error)
 
 
 def _twin_of(row):
     """The same call, with every fused op replaced by its readable twin."""
-    call = row.ours()
+    call = row.sides["ours"]()
 
     def run():
         with fused("never"):
-            call()
+            return call()
     return run
 
 
-def _middle(times):
-    return statistics.median(times) * 1e6
+def fetched(result):
+    """The arrays of a result as NumPy's own copies, whatever library made them. A function is called for its result."""
+    if callable(result) and not hasattr(result, "shape"):
+        return fetched(result())
+    if isinstance(result, (tuple, list)):
+        return [array for part in result for array in fetched(part)]
+    if result is None:
+        return []
+    if hasattr(result, "detach"):
+        result = result.detach()
+    return [np.array(result.numpy() if hasattr(result, "numpy") else result)]
 
 
-def _spread(times):
-    times = sorted(times)
-    return [times[len(times) // 4] * 1e6, times[-len(times) // 4] * 1e6]
+def disagreement(mine, its, tolerance):
+    """None, or what differs between the results of two sides, each a list over calls of lists of arrays."""
+    for call, (ours, theirs) in enumerate(zip(mine, its, strict=True), 1):
+        if [a.shape for a in ours] != [b.shape for b in theirs]:
+            return f"disagrees: results of shapes {[a.shape for a in theirs]}, ours {[a.shape for a in ours]}"
+        for place, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            if b.dtype == np.float64 and b.ndim and a.dtype != b.dtype:
+                return f"disagrees: result {place} is {b.dtype}, ours {a.dtype}"
+            largest = max(np.abs(a).max(initial=0), np.abs(b).max(initial=0))
+            off = np.abs(np.subtract(a, b, dtype=np.float64)).max(initial=0)
+            if not off <= tolerance * largest:
+                return f"disagrees: result {place} of call {call} is {off:.2g} from ours, the largest element is {largest:.2g}"
+    return None
 
 
-def run(names=(), peers=False, twins=False, report=lambda line: None):
-    """Measure the rows whose name contains one of `names` (all by default); a list of dictionaries. `report` gets a line a row.
-
-    peers: beside PyTorch. twins: the fused ops alone, each beside its own readable twin.
-    """
-    table = [r for r in rows() if r.twin or not twins]
-    chosen = [r for r in table if not names or any(n.lower() in f"{r.name} {r.sizes}".lower() for n in names)]
-    if not chosen:
-        raise InputError(f"bench: no workload is named like {', '.join(names)}; there are: "
-                         + ", ".join(dict.fromkeys(r.name for r in table)))
-    if peers:
-        try:
-            import torch
-        except ImportError:
-            raise InputError("bench --peers: PyTorch is not installed (pip install torch)") from None
-        torch.set_num_threads(get_num_threads())
-    results = []
-    for row in chosen:
-        results.append(measure(row, peers, twins))
-        report(line(results[-1]))
-    return results
+# ---------------------------------------------------------------------------------------------------------------------
+# what came out
+# ---------------------------------------------------------------------------------------------------------------------
+def verdicts(results):
+    """For each row and peer with something asked: the better ratio of ours and the captured step's, of those that count if one
+    does, and is it enough?"""
+    best = {}
+    for r in results:
+        if r.get("asked"):
+            key = r["name"], r["sizes"], r["peer"]
+            if key not in best or (r["counts"], r["ratio"]) > (best[key]["counts"], best[key]["ratio"]):
+                best[key] = r
+    keep = ("name", "sizes", "group", "peer", "ours", "ratio", "ratio_low", "ratio_high", "asked", "counts")
+    return [{**{k: r[k] for k in keep}, "enough": r["ratio"] >= r["asked"]} for r in best.values()]
 
 
 def line(r):
     """One result as text."""
-    text = f"{r['name']:22} {r['sizes']:38} {r['ours_us']:10.1f} us"
-    if "ratio" not in r:
-        return text
-    peer = {"torch": "PyTorch", "twin": "twin"}[r["peer"]]
-    asked = f" (asked {r['asked']:g})" if r["asked"] else ""
-    noisy = "" if r["undisturbed"] else f"  [{peer} alone: {r['peer_alone_us']:.1f} us]"
-    return (f"{text}  {peer} {r['peer_us']:10.1f} us  ratio {r['ratio']:5.2f} "
-            f"({r['ratio_low']:.2f}-{r['ratio_high']:.2f}){asked}{noisy}")
+    text = f"{r['name']:22} {r['sizes']:40} "
+    if "left_out" in r or "error" in r:
+        return f"{text}{r['peer']}: " + (f"left out: {r['left_out']}" if "left_out" in r else f"ERROR: {r['error']}")
+    text += f"{r['ours']:8} {r['ours_us']:10.1f} us"
+    remarks = [f"floor {r['floor_us']:.0f}"] if r["floor_us"] else []
+    if r["peer"] is None:
+        return "  ".join([text, *remarks])
+    asked = f" asked {r['asked']:<4g}" + ("" if r["ratio"] >= r["asked"] else "BELOW") if r["asked"] else ""
+    if not r["counts"]:
+        remarks.append(f"does not count: {r['peer']} alone {r['peer_alone_us']:.1f}")
+    if not r["ours_counts"]:
+        remarks.append(f"{r['ours']} alone {r['ours_alone_us']:.1f}")
+    return (f"{text}  {r['peer']:9} {r['peer_us']:10.1f} us  x{r['ratio']:<6.3g} ({r['ratio_low']:.3g}-{r['ratio_high']:.3g})"
+            f"{asked}  {'; '.join(remarks)}").rstrip()

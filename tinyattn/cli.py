@@ -26,6 +26,7 @@ COMMANDS = {  # name: (module of `commands/`, what it does)
     "masks": ("patterns", "Draw masks: what True means, causal, padding, windows."),
     "positions": ("patterns", "Draw how position gets into attention: sinusoids, rotations, biases."),
     "forget": ("forget", "Measure how much of an early input reaches a late state: RNN, GRU, LSTM, attention."),
+    "growth": ("growth", "Measure how time and memory grow with the length: recurrent layers and attention."),
     "curves": ("curves", "Draw how runs were trained: losses of several with their spread, gradients by layer."),
     "frames": ("curves", "Draw what a run looked at while it was trained (with --watch): one page that moves."),
     "show": ("curves", "Write all of a run on one page: figures, curve, gradients, attention, graph, settings."),
@@ -37,8 +38,8 @@ COMMANDS = {  # name: (module of `commands/`, what it does)
     "explain": ("draw", "Say what an op, a mechanism or a system computes, and where it stands."),
     "check": ("health", "Check gradients by finite differences, in float64."),
     "exercise": ("exercise", "Write the file of an exercise, to be solved and marked by check."),
-    "bench": ("health", "Measure speed, against peers where they are installed."),
-    "warmup": ("health", "Compile all kernels now, so that nothing waits for them later."),
+    "bench": ("bench", "Measure speed, against peers where they are installed."),
+    "warmup": ("warmup", "Compile kernels now, all or a system's, so that nothing waits for them later."),
     "doctor": ("health", "Say what this machine has: versions, threads, kernel cache, card, drawing programs."),
 }
 

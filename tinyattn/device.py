@@ -8,20 +8,29 @@ read, so a debugger can step through it.
 """
 import hashlib
 import importlib.util
+import multiprocessing
 import os
 import sys
 import threading
+import time
 from functools import lru_cache
 from pathlib import Path
 
 import numba
 import numpy as np
+from numba.core import caching, event
+
+try:
+    from fcntl import LOCK_EX, flock
+except ImportError:  # Windows: two processes that compile one kernel at one moment are not kept apart there
+    flock = None
 
 JIT = not numba.config.DISABLE_JIT
 # Safe flags only. `contract` lets a*b+c be one instruction, `nsz` ignores the sign of zero. `reassoc` (a sum may be
 # split into lanes) is for kernels that only reduce; it would break range reduction. Never nnan, ninf, arcp.
 VALUES = {"contract", "nsz"}
 REDUCES = {"contract", "nsz", "reassoc"}
+EXACT = {"nsz"}  # each operation rounds: for kernels that must give the same bits as several others in turn
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -48,23 +57,46 @@ def cache_folder():
 CACHE = cache_folder() if JIT else None
 
 
-def kernel(function=None, *, reduces=False, parallel=False):
+def kernel(function=None, *, reduces=False, parallel=False, exact=False):
     """Decorate a module-level loop nest so that Numba compiles it on first use. See the rules in the module docstring.
 
     `reduces=True` lets sums be split over vector lanes. `parallel=True` is for the short outer functions that cut work
     into chunks with `prange` and call a serial kernel for each: they double compile time, so keep the body out.
     """
     if function is None:
-        return lambda f: kernel(f, reduces=reduces, parallel=parallel)
+        return lambda f: kernel(f, reduces=reduces, parallel=parallel, exact=exact)
     if not JIT:
         return _quiet(function)
+    options = {"parallel": parallel, "error_model": "numpy", "no_cfunc_wrapper": True,
+               "fastmath": EXACT if exact else REDUCES if reduces else VALUES}
+    if CACHE is None:
+        return numba.njit(**options)(function)
     before = numba.config.CACHE_DIR
     try:
-        numba.config.CACHE_DIR = str(CACHE or "")
-        return numba.njit(cache=CACHE is not None, parallel=parallel, error_model="numpy",
-                          fastmath=REDUCES if reduces else VALUES)(function)
+        numba.config.CACHE_DIR = str(CACHE)
+        compiled = numba.njit(cache=True, **options)(function)
     finally:
         numba.config.CACHE_DIR = before
+    compiled._cache._cache_file.__class__ = _KernelFile
+    return compiled
+
+
+class _KernelFile(caching.IndexDataCacheFile):
+    """Numba's files for one kernel, an index and a numbered file a signature, safe from other processes and from a kill.
+
+    Numba takes the next free number and writes the index, then the numbered file. Two processes that do so at one moment
+    take the same number, and one will call the other's code. A kill in between leaves an index that points to what
+    stood there before: the kernel as it was before an edit. So: one process at a time, and the index last.
+    """
+    def save(self, key, data):
+        with open(os.path.join(self._cache_path, "lock"), "a") as lock:  # closing it lets the next one in
+            if flock:
+                flock(lock, LOCK_EX)
+            names = self._load_index()
+            taken = set(names.values())
+            name = names.get(key) or next(n for i in range(1, len(taken) + 2) if (n := self._data_name(i)) not in taken)
+            self._save_data(name, data)
+            self._save_index({**names, key: name})
 
 
 def _quiet(function):
@@ -75,6 +107,53 @@ def _quiet(function):
     run.py_func = function
     run.__name__ = function.__name__
     return run
+
+
+class _Patience(event.Listener):
+    """Tells the user that kernels are being compiled: once in a process, and only after a second of waiting for it.
+    Numba reports the beginning and end of each compilation; kernels that a kernel calls are compiled within it."""
+
+    def __init__(self):
+        self.begun, self.waited, self.told = [], 0.0, multiprocessing.parent_process() is not None
+
+    def on_start(self, compilation):
+        self.begun.append(time.perf_counter())
+        ours = str(compilation.data["dispatcher"].py_func.__module__).startswith(f"{__package__}.")
+        if ours and not self.told and self.waited + self.begun[-1] - self.begun[0] > 1.0:
+            self.told = True
+            notice("compiling kernels: up to half a minute, " + ("once on a machine" if CACHE else
+                   "each time, as no folder can be written to keep them in; TINYATTN_CACHE names another"))
+
+    def on_end(self, compilation):
+        begun = self.begun.pop()
+        if not self.begun:
+            self.waited += time.perf_counter() - begun
+
+
+patience = _Patience()
+event.register("numba:compile", patience)
+
+
+class Entries(dict):
+    """{dtype: the compiled code of a kernel for it}, for kernels that are done within a microsecond or two.
+
+        _ADD = Entries(_add, "T[::1], T[::1], T[::1]")     T stands for the dtype, ::1 for an axis that lies contiguous
+        _ADD[x.dtype](x.ravel(), y.ravel(), out.ravel())
+
+    Numba looks up the type of every argument of every call, which takes as long as adding a thousand numbers. This goes
+    past it. The caller vouches for the dtype and the layout of every array: a wrong dtype is an error that no user should
+    see, a wrong layout is not noticed at all.
+    """
+    def __init__(self, function, arguments):
+        super().__init__()
+        self.function, self.arguments = function, arguments
+
+    def __missing__(self, dtype):
+        if JIT and dtype.isnative and dtype.name in ("float32", "float64", "int64"):
+            self[dtype] = self.function.compile(f"({self.arguments.replace('T', dtype.name)})")
+        else:
+            self[dtype] = self.function
+        return self[dtype]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -117,6 +196,14 @@ def _start_pool():
     _state["pool"] = True
 
 
+def threading_layer():
+    """Which library runs parallel kernels: 'omp', 'tbb' or 'workqueue'. It is loaded now if none has run yet."""
+    with _busy:
+        if not _state["pool"]:
+            _start_pool()
+    return numba.threading_layer()
+
+
 def _in_child():
     """A forked child inherits a thread pool without its threads. It runs its kernels serially."""
     _state["threads"] = 1
@@ -151,10 +238,19 @@ def device_of(array):
     return "cpu" if isinstance(array, np.ndarray) else "cuda"
 
 
+class _Planned(threading.local):
+    """take: None, or what gives out memory that was planned while a captured step is replayed (see `compiler/`)."""
+    take = None
+
+
+planned = _Planned()
+
+
 def empty(shape, dtype, device="cpu"):
     """An uninitialised C-contiguous array on a device."""
     if device == "cpu":
-        return np.empty(shape, dtype)
+        take = planned.take
+        return np.empty(shape, dtype) if take is None else take(shape, dtype)
     require(device)
     return numba_cuda().device_array(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), dtype)
 
@@ -301,5 +397,8 @@ def overwrite(array, index, value):
 
 
 def notice(text):
-    """One line to the user on standard error, never on standard output."""
-    print(text, file=sys.stderr, flush=True)
+    """One line to the user on standard error, never on standard output. It does not tear a progress bar."""
+    if "tqdm" in sys.modules:
+        sys.modules["tqdm"].tqdm.write(text, file=sys.stderr)
+    else:
+        print(text, file=sys.stderr, flush=True)

@@ -129,6 +129,14 @@ def embedding(weight, ids, padding=None):
     return Embedding(padding)(weight, _ids("embedding", ids, weight.device))
 
 
+def rows_at(x, places):
+    """x (B, T, D), places (B, ...) to (B, ..., D): from each sequence its rows at these places, whole numbers below T."""
+    B, T, D = x.shape
+    places = _ids("rows_at", places, x.device).numpy()
+    first = (np.arange(B) * T).reshape(B, *[1] * (places.ndim - 1))        # where each sequence begins among all rows
+    return embedding(x.reshape(B * T, D), Tensor(first + places, device=x.device))
+
+
 def solve(a, b):
     """x with a x = b: a (..., n, n), b (..., n, m) or (n,). ValueError if a is singular."""
     a, b = map(_float, _match(a, b))

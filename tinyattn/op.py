@@ -28,10 +28,12 @@ class _State(threading.local):
     captures = ()      # the active `capture()` blocks
     fused = "auto"     # "never": fused ops run their readable twin; "force": never the twin; "fallback": see `fused()`
     anomaly = False    # look for the first nan or inf
-    special = False    # is any of the two above not at its default? (one look-up on the fast path)
+    tape = None        # where a captured step is being written down, see `compiler/`
+    special = False    # is any of the three above not at its default? (one look-up on the fast path)
 
 
 state = _State()
+_new = object.__new__
 clock = [0]  # counts in-place changes of Tensors; a node notes the time at which it was recorded
 
 
@@ -47,6 +49,8 @@ class Op:
     composed(self, *inputs)         instead of rules: the same function in Tensor algebra, the op's readable twin
     cpu_grad(self, g, y, *arrays)   optional: gradients by a loop, one array per input, None where not `self.needs[i]`
     accumulate(self, g, buffer)     optional: add the gradient of the first input into `buffer`, in place of a fresh array
+    each, each_grad                 optional, of an elementwise op: element i of the output as a Python expression in the
+                                    names of the inputs, and {input: that of its gradient}: what `compiler/` fuses
     samples(rng)                    static: yields (attributes, inputs) on which the op is checked
 
     The inputs are named by the signature of `cpu`. An input without a rule is data: it cannot require a gradient.
@@ -57,6 +61,7 @@ class Op:
     registry = {}
     result = None      # the Tensor class; `tensor.py` puts itself here
     tex = ""
+    each, each_grad = "", {}
     composed = None
     cpu = cuda = cpu_grad = cuda_grad = accumulate = None
     input_names, rules, variadic = (), (), False
@@ -81,51 +86,73 @@ class Op:
         now = state
         if now.special:
             return self._watched(inputs)
-        arrays, recorded = [], False
+        arrays, recorded, here = [], False, True
         try:
             for t in inputs:
                 if t is None:
                     arrays.append(None)
-                else:
-                    arrays.append(t.array)
-                    if t.requires_grad:
-                        recorded = True
+                    continue
+                array = t.array
+                arrays.append(array)
+                if type(array) is not ndarray:
+                    here = False
+                if t.requires_grad:
+                    recorded = True
         except AttributeError:
             raise TypeError(f"{self.name}: expected Tensors, got {type(t).__name__}") from None
-        return self._run(inputs, arrays, recorded and now.recording)
+        return self._run(inputs, arrays, recorded and now.recording, here)
 
-    def _run(self, inputs, arrays, recorded):
-        """Call the loop and make the output Tensors; if recorded, this op becomes a node that remembers its inputs."""
+    def _run(self, inputs, arrays, recorded, here):
+        """Call the loop and make the output Tensors; if recorded, this op becomes a node that remembers its inputs.
+        here: do all arrays live on the CPU?"""
         self.recorded, self.saved = recorded, None
         if recorded:
             if hasattr(self, "inputs"):
                 raise RuntimeError(f"{self.name}: this object has been called before, and one call is one node of the graph; "
                                    "make a new one for every call")
             self.inputs, self.epoch, self.scope = inputs, clock[0], state.scope
-        for array in arrays:
-            if type(array) is not ndarray and array is not None:
-                outs = self._dispatch(arrays)
-                break
-        else:
-            outs = self.cpu(*arrays)
-        if type(outs) is not ndarray and isinstance(outs, np.generic):  # NumPy's x + y of two 0-d arrays
-            outs = np.asarray(outs)
+        outs = self.cpu(*arrays) if here else self._dispatch(arrays)
         if type(outs) is tuple:
             self.outs = outs
             return tuple([self.result._wrap(array, self, i, recorded) for i, array in enumerate(outs)])
+        if type(outs) is not ndarray and isinstance(outs, np.generic):  # NumPy's x + y of two 0-d arrays
+            outs = np.asarray(outs)
         self.outs = (outs,)
         return self.result._wrap(outs, self, 0, recorded)
 
+    def of_two(self, x, y):
+        """`self(x, y)`, in half the time, for two Tensors of one float type, and an op that was made just now and gives
+        one output of that type: what is known need not be asked."""
+        now = state
+        if now.special:
+            return self._watched((x, y))
+        a, b = x.array, y.array
+        recorded = (x.requires_grad or y.requires_grad) and now.recording
+        out = _new(type(x))
+        self.recorded = out.requires_grad = recorded
+        out.array = array = self.cpu(a, b) if type(a) is ndarray and type(b) is ndarray else self._dispatch((a, b))
+        out.index, out.grad, out.name = 0, None, ""
+        if recorded:
+            self.inputs, self.outs, self.epoch, self.scope = (x, y), (array,), clock[0], now.scope
+            out.op = self
+        else:
+            self.outs = (array,)
+            out.op = None
+        return out
+
     def _watched(self, inputs):
-        """The call under `fused("never")` or `detect_anomaly()`."""
+        """The call under `fused("never")`, `detect_anomaly()` or a tape."""
         if self.composed is not None and (state.fused == "never" or state.fused == "fallback" and self._lacks(inputs)):
             with scope(self.name):
                 return self.composed(*inputs)
         arrays = [None if t is None else t.array for t in inputs]
         needs = any(t is not None and t.requires_grad for t in inputs)
-        result = self._run(inputs, arrays, needs and state.recording)
+        here = all(a is None or type(a) is ndarray for a in arrays)
+        result = self._run(inputs, arrays, needs and state.recording, here)
         if state.anomaly:
             look_for_anomaly(self, arrays, self.outs)
+        if state.tape is not None:
+            state.tape.called(self, arrays, self.outs)
         return result
 
     def _lacks(self, inputs):
@@ -175,12 +202,12 @@ def _set(**changes):
     try:
         for k, v in changes.items():
             setattr(state, k, v)
-        state.special = state.fused != "auto" or state.anomaly
+        state.special = state.fused != "auto" or state.anomaly or state.tape is not None
         yield
     finally:
         for k, v in before.items():
             setattr(state, k, v)
-        state.special = state.fused != "auto" or state.anomaly
+        state.special = state.fused != "auto" or state.anomaly or state.tape is not None
 
 
 class _Switch:

@@ -9,43 +9,20 @@ r"""Optimisers, gradient clipping and learning rates: SGD, Adam, AdamW, Adadelta
         clip_grad_norm(model.parameters(), 1.0)
         optimizer.step()
 
-One kernel updates one parameter: it reads each element of the weights w, the gradient g and the optimiser's own arrays
-once, and writes in place. A backward pass through a graph that still needs the old weights raises.
+One kernel updates all parameters: it reads each element of the weights w, the gradient g and the optimiser's own arrays
+once, and writes in place. See `updates.py`. A backward pass through a graph that still needs the old weights raises.
 """
 import math
 
 import numpy as np
-from numba import prange
 
-from .autograd import changed
-from .device import kernel, launch
+from . import updates
+from .autograd import state
 from .tensor import Tensor
-
-CHUNK = 16_384  # elements; the unit of parallel work
-
-
-class _Slot:
-    """One parameter, its update's arrays as flat views of one memory, and how often it was updated."""
-    __slots__ = ("tensor", "name", "array", "flat", "kept", "steps")
-
-    def __init__(self, tensor, name, kinds):
-        self.tensor, self.name, self.steps = tensor, name, 0
-        self.kept = [np.zeros(tensor.size, tensor.dtype) for _ in range(kinds)]
-        self.bind()
-
-    def bind(self):
-        """Take hold of the parameter's memory, which `Module.to` may have replaced."""
-        self.array = array = self.tensor.array
-        if type(array) is not np.ndarray:
-            raise NotImplementedError(f"optimiser: has no kernel for device 'cuda' yet; {self.name} must be on the cpu")
-        if not array.flags.c_contiguous or not array.flags.writeable:
-            raise ValueError(f"optimiser: parameter {self.name} shows another Tensor's memory; give its owner")
-        self.flat = array.reshape(-1)
-        self.kept = [a.astype(array.dtype, copy=False) for a in self.kept]
 
 
 class Optimizer:
-    """What all optimisers share. A subclass gives `keeps`, the names of its arrays, and `update`.
+    """What all optimisers share. A subclass gives `keeps`, the names of its arrays, its `rule` and `numbers`.
 
     parameters     Tensors (leaves); one that is given twice, as tied weights may be, is stepped once
     lr             the learning rate; may be set before any step: `optimizer.lr = 0.01`
@@ -53,6 +30,7 @@ class Optimizer:
     steps          how many steps were made
     """
     keeps = ()
+    rule = nanoseconds = None  # its number in `updates`, and about what an element takes
 
     def __init__(self, parameters, lr, weight_decay=0.0):
         who = type(self).__name__
@@ -62,29 +40,57 @@ class Optimizer:
         self.lr, self.weight_decay, self.steps = lr, weight_decay, 0
         tensors = list({id(t): t for t in _tensors(who, parameters)}.values())
         names = [t.name for t in tensors]
-        self.slots = [_Slot(t, t.name if t.name and names.count(t.name) == 1 else f"parameter{i}", len(self.keeps))
+        self.slots = [updates.Slot(t, t.name if t.name and names.count(t.name) == 1 else f"parameter{i}", len(self.keeps))
                       for i, t in enumerate(tensors)]
+        self._arrange()
+
+    def _arrange(self):
+        """A table for each dtype."""
+        by_dtype = {}
+        for slot in self.slots:
+            by_dtype.setdefault(slot.tensor.dtype, []).append(slot)
+        self.tables = [updates.Table(type(self).__name__, slots, dtype) for dtype, slots in by_dtype.items()]
+
+    def _look(self):
+        """Bring the tables up to date."""
+        if not all(table.look() for table in self.tables):
+            self._settle()
+            for slot in self.slots:
+                slot.bind()
+            self._arrange()
+            self._look()
+
+    def _settle(self):
+        for table in self.tables:
+            table.settle()
 
     def step(self):
-        """Update every parameter that has a gradient; the others are left as they are."""
+        """Update every parameter that has a gradient; the others are left as they are. None is, where one does not fit."""
+        if state.tape is not None:
+            return state.tape.effect("the optimiser's step", self.step)
+        self._look()
         self.steps += 1
-        for slot in self.slots:
-            t = slot.tensor
-            if t.grad is None:
-                continue
-            if t.array is not slot.array:
-                slot.bind()
-            g = t.grad.array.reshape(-1)
-            if g.dtype != slot.flat.dtype or len(g) != len(slot.flat):
-                raise ValueError(f"{type(self).__name__}: parameter {slot.name} {t.shape} {t.dtype} has a gradient of "
-                                 f"shape {t.grad.shape} {t.grad.dtype}")
-            slot.steps += 1
-            self.update(slot.flat, g, slot.kept, slot.steps)
-            changed(t)
+        for table in self.tables:
+            table.step(self.rule, self.nanoseconds, self.numbers)
 
-    def update(self, w, g, kept, steps):
-        """Write new values into w (N,) from its gradient g (N,) and the arrays `kept` (N,); steps counts from 1."""
+    def numbers(self, steps):
+        """The settings of the rule at a parameter's step number `steps`, from 1: see its kernel."""
         raise NotImplementedError
+
+    def clip_grad_norm(self, max_norm):
+        """As the function of this name, for the parameters of this optimiser, but in place: for gradients that nobody else
+        holds, as `backward()` makes them. One kernel for the norm and one to scale, however many parameters there are."""
+        if state.tape is not None:
+            return state.tape.effect("clipping", lambda: self.clip_grad_norm(max_norm))
+        self._look()
+        tensors = [s.tensor for table in self.tables for s in table.active]
+        if not max_norm >= 0 or any(t.foreign for t in self.tables) or any(t.grad.requires_grad for t in tensors):
+            return clip_grad_norm([s.tensor for s in self.slots], max_norm)
+        norm = _norm(tensors, [n for table in self.tables for n in updates.squares_of(table.places, table.kept)])
+        if max_norm / (norm + 1e-6) < 1:
+            for table in self.tables:
+                updates.scale_in_place(table.places, table.kept, max_norm / (norm + 1e-6))
+        return norm
 
     def zero_grad(self):
         """Forget the gradients."""
@@ -93,6 +99,7 @@ class Optimizer:
 
     def state_dict(self):
         """All that a bit-for-bit resume needs, as {text: NumPy array}: `NAME.m`, `NAME.steps` ..., `steps` and `lr`."""
+        self._settle()
         state = {"steps": np.array(self.steps), "lr": np.array(self.lr, np.float64)}
         for slot in self.slots:
             state[f"{slot.name}.steps"] = np.array(slot.steps)
@@ -112,26 +119,36 @@ class Optimizer:
         self.steps, self.lr = int(state["steps"]), float(state["lr"])
         for slot in self.slots:
             slot.steps = int(state[f"{slot.name}.steps"])
-            slot.kept = [np.array(state[f"{slot.name}.{kind}"], slot.flat.dtype).reshape(-1) for kind in self.keeps]
+            for kind, a in zip(self.keeps, slot.kept, strict=True):
+                a[...] = np.reshape(state[f"{slot.name}.{kind}"], -1)
+
+    def __getstate__(self):
+        """For copies and pickles: all but the tables, which hold addresses."""
+        self._settle()
+        return {k: v for k, v in vars(self).items() if k != "tables"}
+
+    def __setstate__(self, state):
+        vars(self).update(state)
+        self._arrange()
 
     def __repr__(self):
-        settings = ", ".join(f"{k}={v}" for k, v in vars(self).items() if k != "slots")
+        settings = ", ".join(f"{k}={v}" for k, v in vars(self).items() if k not in ("slots", "tables", "rule"))
         return f"{type(self).__name__}({settings}), {len(self.slots)} parameters"
 
 
 class SGD(Optimizer):
     r"""g += weight_decay w;   m = momentum m + g;   w -= lr m,   or with nesterov   w -= lr (g + momentum m)."""
+    nanoseconds = 0.3
 
     def __init__(self, parameters, lr, momentum=0.0, nesterov=False, weight_decay=0.0):
         if not 0 <= momentum < 1 or (nesterov and momentum == 0):
             raise ValueError(f"SGD: expected momentum in 0 .. 1, above 0 for nesterov, got {momentum}")
         self.momentum, self.nesterov = momentum, nesterov
-        self.keeps = ("m",) if momentum else ()
+        self.keeps, self.rule = (("m",), updates.MOMENTUM) if momentum else ((), updates.SGD)
         super().__init__(parameters, lr, weight_decay)
 
-    def update(self, w, g, kept, steps):
-        args = (w, g, kept[0] if kept else w[:0], self.lr, self.momentum, self.nesterov, self.weight_decay)
-        launch(len(w) * 0.3, _sgd, (*args, 0, len(w)), _sgd_parallel, args)
+    def numbers(self, steps):
+        return self.lr, self.weight_decay, self.momentum, self.nesterov
 
 
 class Adam(Optimizer):
@@ -140,6 +157,7 @@ class Adam(Optimizer):
     with m' = m / (1 - b1^t) and v' = v / (1 - b2^t) at step t; before it, g += weight_decay w.
     """
     keeps = ("m", "v")
+    rule, nanoseconds = updates.ADAM, 0.7
     decoupled = False
 
     def __init__(self, parameters, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
@@ -148,13 +166,11 @@ class Adam(Optimizer):
         self.betas, self.eps = tuple(betas), eps
         super().__init__(parameters, lr, weight_decay)
 
-    def update(self, w, g, kept, steps):
+    def numbers(self, steps):
         b1, b2 = self.betas
         rate, root = self.lr / (1 - b1**steps), math.sqrt(1 - b2**steps)
         shrink = 1 - self.lr * self.weight_decay if self.decoupled else 1.0
-        pull = 0.0 if self.decoupled else self.weight_decay
-        args = (w, g, kept[0], kept[1], b1, b2, 1 - b1, 1 - b2, rate, root, self.eps, shrink, pull)
-        launch(len(w) * 0.7, _adam, (*args, 0, len(w)), _adam_parallel, args)
+        return b1, b2, 1 - b1, 1 - b2, rate, root, self.eps, shrink, 0.0 if self.decoupled else self.weight_decay
 
 
 class AdamW(Adam):
@@ -171,6 +187,7 @@ class Adadelta(Optimizer):
     (Zeiler 2012), the steps in the unit of w itself, so that lr = 1; before it, g += weight_decay w.
     """
     keeps = ("s", "u")
+    rule, nanoseconds = updates.ADADELTA, 1.0
 
     def __init__(self, parameters, lr=1.0, rho=0.9, eps=1e-6, weight_decay=0.0):
         if not 0 <= rho <= 1:
@@ -178,9 +195,8 @@ class Adadelta(Optimizer):
         self.rho, self.eps = rho, eps
         super().__init__(parameters, lr, weight_decay)
 
-    def update(self, w, g, kept, steps):
-        args = (w, g, kept[0], kept[1], self.lr, self.rho, 1 - self.rho, self.eps, self.weight_decay)
-        launch(len(w) * 1.0, _adadelta, (*args, 0, len(w)), _adadelta_parallel, args)
+    def numbers(self, steps):
+        return self.lr, self.rho, 1 - self.rho, self.eps, self.weight_decay
 
 
 def _tensors(who, parameters):
@@ -199,90 +215,6 @@ def _tensors(who, parameters):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the loops. Numbers come as Python floats and are brought to the type of w: float32 work would else be done in float64
-# ---------------------------------------------------------------------------------------------------------------------
-@kernel
-def _sgd(w, g, m, lr, momentum, nesterov, pull, first, last):
-    """g' = g + pull w;   m = momentum m + g';   w -= lr (m, or g' + momentum m, or g' where m is empty)"""
-    lr, momentum, pull = w.dtype.type(lr), w.dtype.type(momentum), w.dtype.type(pull)
-    w, g, m = w[first:last], g[first:last], m[first:last]
-    if len(m) == 0:
-        for i in range(len(w)):
-            w[i] -= lr * (g[i] + pull * w[i])
-    elif nesterov:
-        for i in range(len(w)):
-            at = g[i] + pull * w[i]
-            m[i] = momentum * m[i] + at
-            w[i] -= lr * (at + momentum * m[i])
-    else:
-        for i in range(len(w)):
-            m[i] = momentum * m[i] + (g[i] + pull * w[i])
-            w[i] -= lr * m[i]
-
-
-@kernel
-def _adam(w, g, m, v, b1, b2, c1, c2, rate, root, eps, shrink, pull, first, last):
-    """With c = 1 - b, rate = lr / (1 - b1^t) and root = sqrt(1 - b2^t):
-
-    g' = g + pull w;   m = b1 m + c1 g';   v = b2 v + c2 g'^2;   w = shrink w - rate m / (sqrt(v) / root + eps)
-    """
-    one = w.dtype.type
-    b1, b2, c1, c2, rate, eps = one(b1), one(b2), one(c1), one(c2), one(rate), one(eps)
-    root, shrink, pull = one(1 / root), one(shrink), one(pull)
-    w, g, m, v = w[first:last], g[first:last], m[first:last], v[first:last]
-    for i in range(len(w)):
-        at = g[i] + pull * w[i]
-        m[i] = b1 * m[i] + c1 * at
-        v[i] = b2 * v[i] + c2 * (at * at)
-        w[i] = shrink * w[i] - rate * (m[i] / (math.sqrt(v[i]) * root + eps))
-
-
-@kernel
-def _adadelta(w, g, s, u, lr, rho, c, eps, pull, first, last):
-    """With c = 1 - rho:
-
-    g' = g + pull w;   s = rho s + c g'^2;   d = sqrt(u + eps) / sqrt(s + eps) g';   u = rho u + c d^2;   w -= lr d
-    """
-    one = w.dtype.type
-    lr, rho, c, eps, pull = one(lr), one(rho), one(c), one(eps), one(pull)
-    w, g, s, u = w[first:last], g[first:last], s[first:last], u[first:last]
-    for i in range(len(w)):
-        at = g[i] + pull * w[i]
-        s[i] = rho * s[i] + c * (at * at)
-        d = math.sqrt(u[i] + eps) / math.sqrt(s[i] + eps) * at
-        u[i] = rho * u[i] + c * (d * d)
-        w[i] -= lr * d
-
-
-@kernel(parallel=True)
-def _sgd_parallel(w, g, m, lr, momentum, nesterov, pull):
-    for c in prange(-(-len(w) // CHUNK)):
-        _sgd(w, g, m, lr, momentum, nesterov, pull, c * CHUNK, min(len(w), (c + 1) * CHUNK))
-
-
-@kernel(parallel=True)
-def _adam_parallel(w, g, m, v, b1, b2, c1, c2, rate, root, eps, shrink, pull):
-    for c in prange(-(-len(w) // CHUNK)):
-        _adam(w, g, m, v, b1, b2, c1, c2, rate, root, eps, shrink, pull, c * CHUNK, min(len(w), (c + 1) * CHUNK))
-
-
-@kernel(parallel=True)
-def _adadelta_parallel(w, g, s, u, lr, rho, c1, eps, pull):
-    for c in prange(-(-len(w) // CHUNK)):
-        _adadelta(w, g, s, u, lr, rho, c1, eps, pull, c * CHUNK, min(len(w), (c + 1) * CHUNK))
-
-
-@kernel(reduces=True)
-def _sum_of_squares(g):
-    """sum_i g_i^2 in float64, whatever the type of g."""
-    total = 0.0
-    for i in range(len(g)):
-        x = np.float64(g[i])
-        total += x * x
-    return total
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # clipping
 # ---------------------------------------------------------------------------------------------------------------------
 def clip_grad_norm(parameters, max_norm):
@@ -296,16 +228,23 @@ def clip_grad_norm(parameters, max_norm):
     """
     if not max_norm >= 0:
         raise ValueError(f"clip_grad_norm: expected max_norm of at least 0, got {max_norm}")
-    tensors = [t for t in {id(t): t for t in _tensors("clip_grad_norm", parameters)}.values() if t.grad is not None]
-    norm = math.sqrt(sum([_sum_of_squares(t.grad.array.reshape(-1)) for t in tensors]))
-    if not math.isfinite(norm):
-        norm = _careful_norm(tensors)
+    given = _tensors("clip_grad_norm", parameters)
+    if state.tape is not None:
+        return state.tape.effect("clipping", lambda: clip_grad_norm(given, max_norm))
+    tensors = [t for t in {id(t): t for t in given}.values() if t.grad is not None]
+    norm = _norm(tensors, [updates.sum_of_squares(t.grad.array.reshape(-1)) for t in tensors])
     scale = max_norm / (norm + 1e-6)
     if scale < 1:
         for t in tensors:  # into new memory: a gradient that the user set may be shared
             g = t.grad
             t.grad = g * scale if g.requires_grad else Tensor._wrap(np.asarray(g.array * scale), None, 0, False)
     return norm
+
+
+def _norm(tensors, squares):
+    """The norm of the gradients of `tensors`, from the sums of their squares."""
+    norm = math.sqrt(sum(squares))
+    return norm if math.isfinite(norm) else _careful_norm(tensors)
 
 
 def _careful_norm(tensors):

@@ -127,10 +127,10 @@ class _Builder:
         elementwise = op.name in ("add", "sub", "mul", "div", "pow", "maximum", "minimum", "where")
         stretched = [list(whole) if elementwise and t is not None and t.shape != whole else None for t in op.inputs]
         self.instructions.append(Instruction(op.name, inputs, [o for o in outputs if o is not None], op.scope,
-                                             _plain(op.attributes()), op.tex, names, stretched, op.composed is not None))
+                                             plain_attributes(op.attributes()), op.tex, names, stretched, op.composed is not None))
 
 
-def _plain(attributes):
+def plain_attributes(attributes):
     """Attributes as JSON can hold them."""
     def plain(v):
         if isinstance(v, (tuple, list)):

@@ -22,9 +22,13 @@ def generator():
     return _generator["now"]
 
 
+class Seed(int):
+    """A number that `next_seed` drew. Its type tells a captured step to draw anew each time (see `compiler/`)."""
+
+
 def next_seed():
     """A fresh integer seed, for kernels that make their own random numbers (dropout)."""
-    return int(_generator["now"].integers(0, 2**63 - 1))
+    return Seed(_generator["now"].integers(0, 2**63 - 1))
 
 
 def get_state():

@@ -24,7 +24,6 @@ from .ops.shape import Concat, Expand, Flip, Pad, Permute, Reshape, Split, Stack
 from .ops.softmax import LogSoftmax, LogSumExp, Softmax
 from .ops.unary import Abs, Cast, Cos, Erf, Exp, Gelu, Log, Neg, Relu, Sigmoid, Sign, Sin, Softplus, Sqrt, Tanh
 
-_DEFAULTS = {"grad": None, "name": ""}
 NUMBERS = (bool, int, float, np.number, np.bool_)
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _default = {"dtype": np.dtype(np.float32)}
@@ -92,25 +91,20 @@ class Tensor:
         self.array = _device.to_device(_as_array(data, dtype), device)
         self.op, self.index, self.grad, self.name = None, 0, None, name
         self.requires_grad = False
+        if state.special and state.tape is not None:
+            state.tape.wrapped(data, self.array)
         self.requires_grad_(requires_grad)
 
     @staticmethod
     def _wrap(array, op, index, requires_grad):
         """A Tensor around an array that nobody else writes to. For the engine; users call Tensor(...)."""
         t = _new(Tensor)
-        t.array = array
-        t.index = index
+        t.array, t.index, t.grad, t.name = array, index, None, ""
         if requires_grad and array.dtype.kind == "f":
             t.op, t.requires_grad = op, True
         else:
             t.op, t.requires_grad = None, False
         return t
-
-    def __getattr__(self, name):
-        """Slots that `_wrap` leaves empty, since most Tensors never use them."""
-        if name in _DEFAULTS:
-            return _DEFAULTS[name]
-        raise AttributeError(f"Tensor has no attribute {name!r}")
 
     # -- what it is --------------------------------------------------------------------------------------------------
     @property
@@ -150,7 +144,7 @@ class Tensor:
         """The values as a read-only NumPy view, outside the graph (a copy if they live on a card)."""
         view = _device.to_device(self.array, "cpu").view()
         view.flags.writeable = False
-        return view
+        return view if not state.special or state.tape is None else state.tape.shown(view)
 
     def __array__(self, dtype=None, copy=None):
         if self.requires_grad and state.recording:
@@ -634,7 +628,10 @@ def _operand(value, like):
         if abs(value) > 1e38:  # beyond float32 it is inf there
             with np.errstate(over="ignore"):
                 value = np.array(value, kind)
-        return Tensor._wrap(_device.to_device(np.array(value, kind), like.device), None, 0, False)
+        array = _device.to_device(np.array(value, kind), like.device)
+        if state.special and state.tape is not None:
+            state.tape.number(array)
+        return Tensor._wrap(array, None, 0, False)
     if isinstance(value, (np.ndarray, list, tuple)):
         return Tensor(value, device=like.device)
     return None
@@ -659,7 +656,7 @@ def _arithmetic(op, x, y, to_float=False):
     if type(x) is Tensor and type(y) is Tensor:
         kind = x.array.dtype
         if kind is y.array.dtype and (kind is _FLOATS[0] or kind is _FLOATS[1]):
-            return op()(x, y)
+            return op().of_two(x, y)
     x, y = _match(x, y)
     if x is None:
         return NotImplemented
@@ -685,6 +682,11 @@ def _compare(function, x, y, logical=False):
 
 def _matmul(x, y):
     """NumPy's matmul: a vector on the left is a row, on the right a column, and its axis is dropped again."""
+    if type(x) is Tensor and type(y) is Tensor:
+        a, b = x.array, y.array
+        kind = a.dtype
+        if kind is b.dtype and (kind is _FLOATS[0] or kind is _FLOATS[1]) and a.ndim > 1 and b.ndim > 1:
+            return MatMul().of_two(x, y)
     x, y = _match(x, y)
     if x is None:
         return NotImplemented
@@ -736,7 +738,7 @@ def _index(index):
                 raise IndexError(f"x[...]: expected integers or bools as an index, got a Tensor of {i.dtype}")
             return i.numpy().copy()
         if isinstance(i, (list, np.ndarray)):
-            array = np.array(i)
+            array = i.copy() if isinstance(i, np.ndarray) else np.array(i)
             return array.astype(np.int64) if array.size == 0 else array
         return i
     return tuple(one(i) for i in index) if isinstance(index, tuple) else (one(index),)

@@ -26,8 +26,10 @@ import numpy as np
 from . import checkpoint, optim, random
 from .autograd import detect_anomaly, no_grad
 from .checkpoint import FILE, Checkpoint, new_folder, read_log, state_value
+from .compiler import compile
 from .config import OPTIMIZERS, SCHEDULES, Config, check_extra, check_same
 from .errors import InputError
+from .models.system import System
 
 SAVE_EVERY = 30.0  # seconds without a validation after which a checkpoint is written all the same
 
@@ -95,7 +97,7 @@ class Interrupt:
 # ---------------------------------------------------------------------------------------------------------------------
 # the loop
 # ---------------------------------------------------------------------------------------------------------------------
-def train(system, config, run=None, resume=False, report=None, stop_at=None, say=None):
+def train(system, config, run=None, resume=False, report=None, stop_at=None, say=None, compiled=True):
     """Train a system as `config` says, and return the History. Ctrl-C ends it after the step, with everything saved.
 
     run       folder to keep the run in: new, or empty; None keeps nothing
@@ -103,11 +105,13 @@ def train(system, config, run=None, resume=False, report=None, stop_at=None, say
     report    called with a Progress after each step
     stop_at   stop after this step as if interrupted, for going on later
     say       called with a line for the user when Ctrl-C is pressed
+    compiled  capture the steps and replay them (see `compiler/`): the same numbers, sooner. Where a system's loss cannot
+              be captured, it is computed as without
     At the end `system.model` has the weights of the lowest validation loss, or the last ones if `config.keep` says so.
     FloatingPointError, naming the step and the
     first op that made it, for a loss or gradient that is nan or inf; the checkpoint of before is kept.
     """
-    loop = _Loop(system, config.checked(), None if run is None else Path(run))
+    loop = _Loop(system, config.checked(), None if run is None else Path(run), compiled)
     with Interrupt(say) as interrupt:
         try:
             loop.resume() if resume else loop.begin()
@@ -118,8 +122,12 @@ def train(system, config, run=None, resume=False, report=None, stop_at=None, say
 
 
 class _Loop:
-    def __init__(self, system, config, run):
+    def __init__(self, system, config, run, compiled=True):
         self.system, self.config, self.run, self.log = system, config, run, None
+        capturable = type(system).loss is System.loss  # of arrays alone
+        self.gradients = compile(self._gradients, after=1) if compiled and capturable else None
+        if self.gradients is not None:
+            self.gradients.title = f"the steps of {system.name}"
         self.parameters = list(system.model.parameters())
         self.optimizer = OPTIMIZERS[config.optimizer](self.parameters, config.learning_rate)
         self.rate = self._schedule()
@@ -229,12 +237,9 @@ class _Loop:
             self._open_epoch()
         batch, before, begun = self.batches[self.place], random.get_state(), time.perf_counter()
         self.system.model.train()
-        self.optimizer.zero_grad()
-        loss, tokens = self.system.loss(batch)
-        value = loss.item()
+        value, tokens = self._loss_and_gradients(batch)
         if not math.isfinite(value):
             raise self._diverged(f"the loss is {value}", batch, before)
-        loss.backward()
         norms = {"norms": self._norms()} if self._norms_due() else {}
         try:
             norm = optim.clip_grad_norm(self.parameters, c.clip or math.inf)
@@ -254,6 +259,23 @@ class _Loop:
         took = time.perf_counter() - begun
         self.speed = (tokens, took) if self.speed is None else tuple(
             0.95 * a + 0.05 * b for a, b in zip(self.speed, (tokens, took), strict=True))
+
+    def _loss_and_gradients(self, batch):
+        """(the loss, the number of targets); the gradients are in the parameters, unless the loss is nan or inf."""
+        if self.gradients is not None:
+            return self.gradients(self.system.stage(), *self.system.arrays(batch)).item(), self.system.targets_in(batch)
+        self.optimizer.zero_grad()
+        loss, tokens = self.system.loss(batch)
+        if math.isfinite(loss.item()):
+            loss.backward()
+        return loss.item(), tokens
+
+    def _gradients(self, stage, *arrays):
+        """The part of a step that is captured. `stage` tells apart formulas of the loss."""
+        self.optimizer.zero_grad()
+        loss = self.system.loss_of(*arrays)
+        loss.backward()
+        return loss
 
     def elapsed(self):
         """Seconds of training so far, those of earlier sittings included."""

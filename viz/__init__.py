@@ -19,6 +19,7 @@
     frames(log).save("frames.html")                         attention over training, of a run made with --watch
     Run("runs/first").save("run.html")                      all of a run on one page; it shows itself in a notebook
     reach(curves, path="forget.svg")                        how far back a state reaches, RNN against attention
+    growth(curves, path="growth.svg")                       time and memory by length, and as which power they grow
     scores_by_group({"GRU": rows}, path="length.svg")       quality by class of samples, such as BLEU by sentence length
     comparison(tables, path="comparison.svg")               what a grid of runs gave: every seed a dot, and the means
 
@@ -41,10 +42,11 @@ from .graphs.graph import Graph, graph
 from .training.comparison import comparison
 from .training.curves import curves, scores_by_group
 from .training.frames import Frames, frames
+from .training.growth import growth
 from .training.norms import norms
 from .training.reach import reach
 from .training.run import Run
 
 __all__ = ["Equations", "Frames", "Graph", "Run", "Steps", "attention_page", "comparison", "curves", "equations",
-           "example_panels", "frames", "gallery", "graph", "grid", "heatmap", "heatmaps", "hops", "lines", "masks",
-           "norms", "panels", "penalty", "positions", "reach", "scores_by_group", "steps", "tinted"]
+           "example_panels", "frames", "gallery", "graph", "grid", "growth", "heatmap", "heatmaps", "hops", "lines",
+           "masks", "norms", "panels", "penalty", "positions", "reach", "scores_by_group", "steps", "tinted"]

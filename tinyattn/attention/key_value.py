@@ -67,11 +67,11 @@ def key_value(question, keys, values, table, r, last=False, nil=0, mask=None, re
 
 def _bag(table, words, nil):
     """The sum of the words' vectors: (B, S, J) to (B, S, D)."""
-    return embedding(table, words, nil).where((words != nil)[..., None], 0.0).sum(2)
+    return embedding(table, Tensor(words, device=table.device), nil).where((words != nil)[..., None], 0.0).sum(2)
 
 
 def _ids(ids):
-    return np.asarray(ids.numpy() if isinstance(ids, Tensor) else ids)
+    return np.asanyarray(ids.numpy() if isinstance(ids, Tensor) else ids)
 
 
 def _check(question, keys, values, table, r, last):

@@ -61,7 +61,8 @@ def penalty(a, scale="sum", present=None):
         each = each * (1 / max(R * R, 1))
     if present is None:
         return each.sum() * (1 / max(each.size, 1))
-    return each.where(present, 0.0).sum() * (1 / max(int(present.numpy().sum()), 1))
+    share = 1 / np.maximum(present.numpy().sum(), 1)
+    return each.where(present, 0.0).sum() * Tensor(share, dtype=a.dtype, device=a.device)
 
 
 def reference(x, w_1, w_2, mask=None):

@@ -39,8 +39,11 @@ from .options import trust_option
               help="draw the edges that carry saved values to the backward pass [default: if they are few]")
 @click.option("--legend/--no-legend", default=True, show_default=True, help="say what colours and lines mean")
 @click.option("--sample", type=click.IntRange(0), default=0, show_default=True, help="of an op: which of its samples")
+@click.option("--after", metavar="PASS",
+              help="draw the captured step, forward and backward, after a pass of the compiler: captured, needless-copies, "
+                   "dead-code, common-subexpressions, fusion")
 @trust_option
-def graph_command(name, output, backward, backward_only, expand, length, depth, sample, attention, **look):
+def graph_command(name, output, backward, backward_only, expand, length, depth, sample, after, attention, **look):
     """Draw a computation graph: of an op, an attention mechanism, a module, a system, or a trained run.
 
     Graphs of more than 60 nodes (with the backward pass, 150) are folded: time steps are laid on top of each other,
@@ -55,7 +58,14 @@ def graph_command(name, output, backward, backward_only, expand, length, depth, 
     backward = "only" if backward_only else backward
     scalar = bool(backward or look["gradients"])
     with fused("never") if expand else nullcontext():
-        if Path(name).is_dir():
+        if after is not None:
+            if backward or look["values"] or look["gradients"] or Path(name).is_dir():
+                raise InputError("graph: --after draws a captured step, which is whole and holds no numbers: it goes with the name "
+                                 "of an op, mechanism, module or system, and without --backward, --values and --gradients")
+            from .passes import program_after
+            kind, full, thing = names.find(name)
+            tensor, names_of, path = program_after(name, after, length), None, Path(f"{full}.svg")
+        elif Path(name).is_dir():
             from .. import checkpoint
             system, _ = checkpoint.restore(name, attention)
             kind, thing, full = "system", type(system), f"{Path(name).name}: {system.name}"
@@ -68,7 +78,7 @@ def graph_command(name, output, backward, backward_only, expand, length, depth, 
         with names.blame(kind, thing):
             drawing = graph(tensor, names=names_of, depth=depth, backward=backward, title=full, **look,
                             inputs=getattr(names_of, "inputs", ()),
-                            remark=SQUARED if scalar and kind != "system" else "",
+                            remark=SQUARED if (scalar or after) and kind != "system" else "",
                             **({} if depth is not None or backward else {"max_nodes": 60}))
     path = Path(output) if output else path
     written = drawing.save(path)
@@ -250,8 +260,17 @@ def _first(text):
 
 @click.command("explain")
 @click.argument("name")
-def explain_command(name):
+@click.option("--passes", is_flag=True,
+              help="its captured step, forward and backward, before and after each pass of the compiler")
+@click.option("--length", type=click.IntRange(1), metavar="N", help="with --passes, of a system that unrolls: how many words")
+def explain_command(name, passes, length):
     """Say what an op, mechanism, module or system computes, what it takes, and in which file it stands."""
+    if passes:
+        from .passes import explain_passes
+        explain_passes(name, length)
+        return
+    if length is not None:
+        raise InputError("explain: --length goes with --passes")
     kind, full, thing = names.find(name)
     source = {"attention": lambda: thing.module, "system": lambda: inspect.getmodule(thing)}.get(kind, lambda: thing)()
     text = inspect.getdoc(source) if kind != "op" else inspect.cleandoc(thing.__doc__ or "")  # not that of `Op`

@@ -1,11 +1,8 @@
-"""The commands that look after things: check, bench, warmup, doctor."""
+"""The commands that look after things: check, doctor."""
 import os
 import platform
 import sys
-import time
-from contextlib import contextmanager
 from importlib import metadata
-from pathlib import Path
 
 import click
 import numpy as np
@@ -13,6 +10,7 @@ import numpy as np
 from ..errors import InputError
 from . import names
 from .console import columns, note, on_terminal, out, out_json
+from .warmup import cached
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -119,101 +117,6 @@ def _with_bar(items, title, label):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# bench
-# ---------------------------------------------------------------------------------------------------------------------
-@click.command("bench")
-@click.argument("wanted", metavar="[NAME...]", nargs=-1)
-@click.option("--peers", is_flag=True, help="measure the peers that are installed too, alternating, and give the ratio")
-@click.option("--twins", is_flag=True, help="measure each fused op beside its own readable twin instead")
-@click.option("--json", "as_json", is_flag=True, help="print JSON")
-def bench_command(wanted, peers, twins, as_json):
-    """Measure the speed of kernels, layers and training steps. NAME picks rows of the table."""
-    from .. import bench
-    if peers and twins:
-        raise InputError("bench: give --peers or --twins, not both")
-    rows = bench.run(wanted, peers=peers, twins=twins, report=note if as_json else out)
-    if as_json:
-        out_json(rows)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# warmup
-# ---------------------------------------------------------------------------------------------------------------------
-@click.command("warmup")
-@click.option("--threads", type=click.IntRange(1), help="threads for large kernels [default: all]")
-def warmup_command(threads):
-    """Compile the kernels of every op, layer and optimiser for float32, and keep them in the cache folder."""
-    from .. import device
-    if not device.JIT:
-        out("the compiler is off (NUMBA_DISABLE_JIT), nothing to compile")
-        return
-    if threads is not None:
-        device.set_num_threads(threads)
-    if device.CACHE is None:
-        note("no cache folder can be written: the kernels last as long as this process; TINYATTN_CACHE names another")
-    begun, before = time.perf_counter(), _cached(device.CACHE)
-    tasks = [(name, lambda c=c: _run_op(c)) for name, c in names.ops().items()]
-    tasks += [(name, lambda c=c: _run_module(c)) for name, c in names.modules().items()]
-    tasks += [("optimisers", _run_optimizers)]
-    for _, task in _with_bar(tasks, "compiling", lambda item: item[0]):
-        for above in (device.PARALLEL_ABOVE, 0):  # the serial kernels, then the parallel ones
-            with _parallel_above(above):
-                task()
-    made, kept = _cached(device.CACHE) - before, f"; kept in {device.CACHE}" if device.CACHE else ""
-    out(f"{made} kernels compiled in {time.perf_counter() - begun:.1f} s{kept}")
-
-
-def _cached(folder):
-    return 0 if folder is None else sum(1 for _ in Path(folder).rglob("*.nbc"))
-
-
-@contextmanager
-def _parallel_above(nanoseconds):
-    from .. import device
-    before = device.PARALLEL_ABOVE
-    device.PARALLEL_ABOVE = nanoseconds
-    try:
-        yield
-    finally:
-        device.PARALLEL_ABOVE = before
-
-
-def _run_op(cls):
-    """All samples of an op in float32, forward and backward."""
-    from ..nn import outputs_of
-    from .draw import leaf
-    for attributes, inputs in cls.samples(np.random.default_rng(0)):
-        tensors = [None if x is None else leaf(x) for x in inputs]
-        _backward(outputs_of(cls(**attributes)(*tensors)))
-
-
-def _run_module(cls):
-    from ..nn import example_of, outputs_of
-    module, inputs = example_of(cls, np.random.default_rng(0), np.float32)
-    _backward(outputs_of(module(*inputs)))
-
-
-def _backward(outputs):
-    total = None
-    for t in outputs:
-        if t.requires_grad:
-            total = t.sum() if total is None else total + t.sum()
-    if total is not None:
-        total.backward()
-
-
-def _run_optimizers():
-    from .. import optim
-    from ..config import OPTIMIZERS
-    from ..tensor import Tensor
-    for make in OPTIMIZERS.values():
-        w = Tensor(np.ones(4, np.float32), requires_grad=True)
-        (w * w).sum().backward()
-        optim.clip_grad_norm([w], 1.0)
-        make([w], 1e-3).step()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 # doctor
 # ---------------------------------------------------------------------------------------------------------------------
 PACKAGES = ("numpy", "numba", "llvmlite", "click", "safetensors", "tqdm", "graphviz", "matplotlib", "graphviz-pure",
@@ -246,7 +149,7 @@ def _compiler():
              "threads": str(device.get_num_threads())}
     if device.JIT:
         facts["threading layer"] = _threading_layer()
-        facts["kernel cache"] = f"{device.CACHE}, {_cached(device.CACHE)} kernels" if device.CACHE else \
+        facts["kernel cache"] = f"{device.CACHE}, {cached(device.CACHE)} kernels" if device.CACHE else \
             "no folder can be written: kernels are compiled each time; TINYATTN_CACHE names another folder"
     status = device.cuda_status()
     facts["cuda"] = status + {"absent": " (no card or no driver; everything runs on the cpu)",
@@ -255,14 +158,9 @@ def _compiler():
 
 
 def _threading_layer():
-    """Which pool runs parallel kernels; Numba knows once one has run."""
-    import numba
-
-    from ..functional import ones
+    from .. import device
     try:
-        with _parallel_above(0):
-            ones(64, 64) @ ones(64, 64)
-        return numba.threading_layer()
+        return device.threading_layer()
     except Exception as error:  # a broken OpenMP or TBB library raises its own kinds of error
         return f"none ({' '.join(str(error).split())[:100]})"
 

@@ -67,6 +67,8 @@ def _more(function):
                               "`tinyattn frames`"),
             click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
                          help="where to compute"),
+            click.option("--compile/--no-compile", "compiled", default=True, show_default=True,
+                         help="capture the steps and replay them: the same numbers, sooner"),
             click.option("--threads", type=click.IntRange(1), help="threads for large kernels [default: all]")):
         function = option(function)
     return function
@@ -93,7 +95,6 @@ class _Training:
         for line in system.notes:
             note(line)
         note(f"{system.describe()}; the run is kept in {folder}")
-        _kernel_notice()
         history = self._train(system, config, folder, self.values["resume"])
         if history.stopped in ("interrupted", "stop_at"):
             return self._goes_on(history, folder)
@@ -168,7 +169,8 @@ class _Training:
         from .progress import Reporter
         report = Reporter(title)
         try:
-            return train.train(system, config, folder, resume, report, self.values["stop_at"], report.say)
+            return train.train(system, config, folder, resume, report, self.values["stop_at"], report.say,
+                               self.values["compiled"] and self.values["device"] == "cpu")
         finally:
             report.close()
 
@@ -298,11 +300,3 @@ def _last_run(system):
     if not found:
         raise InputError(f"--resume: expected a run of {system} in {RUNS}/, found none; name its folder with --run")
     return found[-1].parent
-
-
-def _kernel_notice():
-    from ..device import CACHE, JIT
-    if JIT and (CACHE is None or not any(CACHE.rglob("*.nbi"))):
-        note("compiling kernels, which takes about a minute" + (" and happens once on a machine" if CACHE else
-             " each time: no folder can be written to keep them in"))
-

@@ -14,6 +14,7 @@ from ..tasks.aspects import load, parse_input, read
 from ..tasks.metrics import gold_attention
 from ..tasks.spans import span_f1, spans_of, tags_of
 from ..tasks.text import Vocabulary, pad
+from ..tensor import Tensor
 from . import system
 from .cmla import IGNORE, Tagger
 from .system import Figure, Groups, Look, Prediction, System, apart, at_least, check_dropout, option
@@ -101,9 +102,9 @@ class Aspects(System):
     def size(self, sample):
         return len(sample.words), len(sample.words)
 
-    def tensors(self, samples):
+    def tensors(self, samples, bucket=1):
         """ids (B, T), lengths (B,), and tags (B, 2, T): IGNORE at padding and where opinions are not known."""
-        ids, lengths = pad([self.words.encode(s.words) for s in samples])
+        ids, lengths = pad([self.words.encode(s.words) for s in samples], bucket=bucket)
         tags = np.full((len(samples), 2, ids.shape[1]), IGNORE)
         for row, s in zip(tags, samples):
             for side, spans in enumerate((s.aspects, s.opinions)):
@@ -111,13 +112,20 @@ class Aspects(System):
                     row[side, :len(s.words)] = tags_of(spans, len(s.words))
         return ids, lengths, tags
 
-    def loss(self, batch):
-        """(mean of -log p over the known tags of both heads, how many they are)."""
-        ids, lengths, tags = self.tensors(batch)
+    def arrays(self, batch):
+        """`tensors`, in training with some words hidden."""
+        ids, lengths, tags = self.tensors(batch, self.bucket)
         if self.model.training and self.options.unknown:
             hidden = random.generator().random(ids.shape) < self.options.unknown
             ids = np.where(hidden & (ids != Vocabulary.PAD), Vocabulary.UNK, ids)
-        return self.model.loss(ids, lengths, tags), int((tags != IGNORE).sum())
+        return ids, lengths, tags
+
+    def loss_of(self, *arrays):
+        """The mean of -log p over the known tags of both heads."""
+        return self.model.loss(*map(Tensor, arrays))
+
+    def targets_in(self, batch):
+        return sum(len(s.words) * ((s.aspects is not None) + (s.opinions is not None)) for s in batch)
 
     # -- using it ----------------------------------------------------------------------------------------------------
     def tag(self, samples):

@@ -10,7 +10,7 @@ from ..errors import InputError
 from ..functional import cross_entropy
 from ..nn import Parameter, init
 from ..tasks import classify as task
-from ..tasks.text import Vocabulary, tokenize
+from ..tasks.text import Vocabulary, roomy, tokenize
 from ..tensor import Tensor
 from . import system
 from .system import Figure, Groups, Look, Prediction, System, at_least, check_dropout, option
@@ -126,13 +126,17 @@ class Classify(System):
 
     def ids(self, documents):
         """Word numbers (B, N, T), 0 where there is none."""
+        return Tensor(self._numbers(documents))
+
+    def _numbers(self, documents, bucket=1):
+        """`ids` as an array; of a document in one row N stays 1."""
         rows = [[self.words.encode(row) for row in self.rows(d)] for d in documents]
         n, t = max(map(len, rows)), max(len(row) for d in rows for row in d)
-        ids = np.zeros((len(rows), n, t), np.int64)
+        ids = np.zeros((len(rows), roomy(n, bucket) if self.model.hierarchical else n, roomy(t, bucket)), np.int64)
         for b, document in enumerate(rows):
             for i, row in enumerate(document):
                 ids[b, i, :len(row)] = row
-        return Tensor(ids)
+        return ids
 
     def targets(self, documents):
         """The labels as numbers (B,). InputError for one that was not there when the run began."""
@@ -143,11 +147,14 @@ class Classify(System):
         return np.array([self.place[d.label] for d in documents], np.int64)
 
     # -- training ----------------------------------------------------------------------------------------------------
-    def loss(self, batch):
-        """The mean loss a document of a batch, with the network's penalty in training; and the number of documents."""
-        loss = cross_entropy(self.model(self.ids(batch)), Tensor(self.targets(batch)))
+    def arrays(self, batch):
+        return self._numbers(batch, self.bucket), self.targets(batch)
+
+    def loss_of(self, ids, targets):
+        """The mean loss a document, with the network's penalty in training."""
+        loss = cross_entropy(self.model(Tensor(ids)), Tensor(targets))
         penalty = self.model.penalty() if self.model.training else None
-        return loss if penalty is None else loss + penalty, len(batch)
+        return loss if penalty is None else loss + penalty
 
     # -- using -------------------------------------------------------------------------------------------------------
     def probabilities(self, documents):

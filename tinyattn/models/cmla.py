@@ -20,7 +20,6 @@ from ..attention import mask as masks
 from ..attention.cmla import cmla
 from ..functional import concat, cross_entropy, einsum, where
 from ..nn import init
-from ..tensor import Tensor
 
 IGNORE = -100
 SPREAD = 0.2  # first values of the weights of CMLA lie between -SPREAD and SPREAD, as in the released code
@@ -76,8 +75,8 @@ class Tagger(nn.Module):
 
     def window(self, ids, lengths):
         """The vectors of each word and its neighbours, 0 beyond the ends of its sentence: (B, T, 3 E)."""
-        inside = np.arange(ids.shape[1]) < np.asarray(lengths)[:, None, None]           # (B, 1, T)
-        x = where(Tensor(inside.swapaxes(1, 2)), self.embedding(ids), 0.0)             # (B, T, E)
+        inside = masks.from_lengths(lengths, ids.shape[1]).transpose()                 # (B, T, 1)
+        x = where(inside, self.embedding(ids), 0.0)                                    # (B, T, E)
         x = x.pad(((0, 0), (1, 1), (0, 0)))                                            # (B, T + 2, E)
         return concat([x[:, :-2], x[:, 1:-1], x[:, 2:]], -1)
 

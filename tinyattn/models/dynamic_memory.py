@@ -23,11 +23,10 @@ import numpy as np
 from .. import functional, nn
 from ..attention.dmn import dmn
 from ..attention.dmn_plus import dmn_plus
-from ..attention.memn2n import position_encoding
 from ..autograd import no_grad
 from ..functional import concat, cross_entropy
 from ..nn import init
-from ..tasks.text import Vocabulary
+from ..tasks.text import Vocabulary, roomy
 from ..tensor import Tensor
 
 PAD = Vocabulary.PAD
@@ -36,17 +35,17 @@ PAD = Vocabulary.PAD
 # ---------------------------------------------------------------------------------------------------------------------
 # from questions to arrays
 # ---------------------------------------------------------------------------------------------------------------------
-def word_arrays(samples, words, memory):
+def word_arrays(samples, words, memory, bucket=1):
     """The newest `memory` sentences of each story, oldest first, as word numbers (B, S, J), and questions (B, Q).
 
-    What is padding is PAD; S, J and Q are at least 1. A sentence without words is left in its place.
+    What is padding is PAD; S, J and Q are at least 1, and `roomy`. A sentence without words is left in its place.
     """
     stories = [[words.encode(sentence) for sentence in s.story[-memory:]] for s in samples]
     questions = [words.encode(s.question) for s in samples]
-    S = max([1, *map(len, stories)])
-    J = max([1, *(len(sentence) for story in stories for sentence in story)])
+    S, J, Q = (roomy(max([1, *lengths]), bucket) for lengths in (
+        map(len, stories), (len(sentence) for story in stories for sentence in story), map(len, questions)))
     story = np.full((len(samples), S, J), PAD, np.int64)
-    question = np.full((len(samples), max([1, *map(len, questions)])), PAD, np.int64)
+    question = np.full((len(samples), Q), PAD, np.int64)
     for b, (sentences, asked) in enumerate(zip(stories, questions)):
         for s, sentence in enumerate(sentences):
             story[b, s, :len(sentence)] = sentence
@@ -54,44 +53,59 @@ def word_arrays(samples, words, memory):
     return Tensor(story), Tensor(question)
 
 
-def running_words(story):
-    """Stories (B, S, J) as running text: words (B, T), how many (B,), and where each sentence ends (B, S)."""
-    there = story != PAD
-    rows = there.reshape(len(story), -1)                                   # (B, S J)
-    order = np.argsort(~rows, axis=1, kind="stable")
-    lengths = rows.sum(1)
-    text = np.take_along_axis(story.reshape(len(story), -1), order, 1)[:, :max(1, lengths.max(initial=0))]
-    return text, lengths, np.maximum(there.sum(2).cumsum(1) - 1, 0)
+def running_order(story, bucket=1):
+    """Where in a story (B, S, J), seen as S J places in a row, its words stand, one after the other and then the padding:
+    (B, T), T the most words of a story, `roomy`."""
+    there = (story != PAD).reshape(len(story), -1)                         # (B, S J)
+    longest = roomy(max(1, there.sum(1).max(initial=0)), bucket, there.shape[1])
+    return np.argsort(~there, axis=1, kind="stable")[:, :longest]
+
+
+def running_words(story, order):
+    """Stories (B, S, J) as running text in this order: words (B, T), how many (B,), where each sentence ends (B, S)."""
+    there = (story != PAD).sum(2)                                          # (B, S)
+    text = np.take_along_axis(story.reshape(len(story), -1), order, 1)
+    return text, there.sum(1), np.maximum(np.cumsum(there, 1) - 1, 0)
+
+
+def plain(x):
+    """The array of a Tensor, and an array as it is."""
+    return x.numpy() if isinstance(x, Tensor) else x
 
 
 class Network(nn.Module, abstract=True):
-    """What both share: word vectors, arrays, and the weights of all passes. A subclass gives `read`."""
+    """What both share: word vectors, arrays, and the weights of all passes. A subclass gives `read`. `more` is what it
+    reads beside story and question."""
 
     def __init__(self, vocabulary, answers, options):
         self.memory, self.passes, self.gates = options.memory, options.hops, options.gates
         self.words = nn.Embedding(vocabulary, options.hidden, padding=PAD)
         self.dropout = nn.Dropout(options.dropout)
 
-    def arrays(self, samples, words):
+    def arrays(self, samples, words, bucket=1):
         """Story (B, S, J) and question (B, Q) as word numbers; see `word_arrays`."""
-        return word_arrays(samples, words, self.memory)
+        return word_arrays(samples, words, self.memory, bucket)
 
-    def read(self, story, question):
+    def read(self, story, question, *more):
         """(logits (B, A), weights of all passes (B, L, S)) of arrays."""
         raise NotImplementedError
 
-    def forward(self, story, question):
+    def forward(self, story, question, *more):
         """Scores of all answers (B, A)."""
-        return self.read(np.asarray(story), np.asarray(question))[0]
+        return self.read(*map(plain, (story, question, *more)))[0]
 
-    def hops(self, story, question):
+    def hops(self, story, question, *more):
         """The weights of the facts in all passes, (B, L, S) as an array; column 0 is the oldest sentence kept."""
         with no_grad():
-            return self.read(np.asarray(story), np.asarray(question))[1].numpy()
+            return self.read(*map(plain, (story, question, *more)))[1].numpy()
 
-    def loss(self, arrays, targets, samples):
+    def taught(self, inputs, targets, samples, bucket=1):
+        """Arrays that `loss` takes behind the inputs."""
+        return ()
+
+    def loss(self, targets, *inputs):
         """The mean cross-entropy of the answers `targets` (B,)."""
-        return cross_entropy(self(*arrays), targets)
+        return cross_entropy(self(*inputs), targets)
 
 
 def _sentences_there(story):
@@ -131,32 +145,42 @@ class DMN(Network):
         self.decoder = nn.GRUCell(D, D)
         self.answer = nn.Linear(D, answers)
 
-    def read(self, story, question):
-        text, lengths, ends = running_words(story)
-        states, _ = self.reader(self.dropout(self.words(text)), lengths=lengths)      # (B, T, D)
-        facts = states[np.arange(len(story))[:, None], ends]                          # (B, S, D)
-        q = self.reader(self.words(question), lengths=(question != PAD).sum(1))[1].squeeze(0)  # (B, D)
+    def arrays(self, samples, words, bucket=1):
+        """Story and question, and the order of the story's words (B, T); see `running_order`."""
+        story, question = super().arrays(samples, words, bucket)
+        return story, question, Tensor(running_order(story.numpy(), bucket))
+
+    def read(self, story, question, order=None):
+        text, lengths, ends = running_words(story, running_order(story) if order is None else order)
+        states, _ = self.reader(self.dropout(self.words(Tensor(text))), lengths=lengths)  # (B, T, D)
+        facts = functional.rows_at(states, Tensor(ends))                              # (B, S, D)
+        q = self.reader(self.words(Tensor(question)), lengths=(question != PAD).sum(1))[1].squeeze(0)  # (B, D)
         m, gates = dmn(facts, q, **self.episode, hops=self.passes, mask=_sentences_there(story), return_weights=True)
         return self.answer(self.dropout(self.decoder(q, m))), gates
 
-    def loss(self, arrays, targets, samples):
-        """Cross-entropy of the answers, and `gates` times that of the facts chosen; see the file."""
-        story, question = map(np.asarray, arrays)
-        logits, gates = self.read(story, question)
-        loss = cross_entropy(logits, targets)
-        return loss + self.gates * self.gate_loss(gates, story, samples) if self.gates else loss
-
-    def gate_loss(self, gates, story, samples):
-        """Cross-entropy of the facts chosen by gates (B, L, S) with the supporting facts of the samples."""
-        there, right = (story != PAD).any(2), np.zeros(story.shape[:2], bool)
+    def taught(self, inputs, targets, samples, bucket=1):
+        """What the gates are taught, where they are: the supporting facts (B, S), bool."""
+        right = np.zeros(inputs[0].shape[:2], bool)
         for b, sample in enumerate(samples):
             left_out = max(0, len(sample.story) - self.memory)
             right[b, [i - left_out for i in sample.support if i >= left_out]] = True
+        return (right,) if self.gates else ()
+
+    def loss(self, targets, story, question, order=None, right=None):
+        """Cross-entropy of the answers, and `gates` times that of the facts chosen; see the file."""
+        inputs = [x if x is None else plain(x) for x in (story, question, order)]
+        logits, gates = self.read(*inputs)
+        loss = cross_entropy(logits, targets)
+        return loss if right is None else loss + self.gates * self.gate_loss(gates, inputs[0], right)
+
+    def gate_loss(self, gates, story, right):
+        """Cross-entropy of the facts chosen by gates (B, L, S) with the supporting facts (B, S)."""
+        there = (story != PAD).any(2)
         passed_over = 1 - gates[:, 0]
         for hop in range(1, gates.shape[1]):
             passed_over = passed_over * (1 - gates[:, hop])                # (B, S), 1 - c
-        likely = functional.where(Tensor(right), 1 - passed_over, passed_over) * (1 - 2e-6) + 1e-6  # no log 0
-        return -(likely.log().where(Tensor(there), 0.0)).sum() / max(1, there.sum())
+        likely = functional.where(right, 1 - passed_over, passed_over) * (1 - 2e-6) + 1e-6  # no log 0
+        return -(likely.log().where(Tensor(there), 0.0)).sum() / Tensor(np.maximum(1, there.sum()), dtype=gates.dtype)
 
     @staticmethod
     def example(rng):
@@ -182,13 +206,14 @@ class DMNPlus(Network):
 
     def facts(self, story):
         """f (B, S, D): the sentences, each having heard its neighbours on both sides."""
-        D, there = self.words.width, _sentences_there(story).numpy()[:, 0]
-        sums = (self.words(story) * place_weights(story, D, self.words.weight.dtype)).sum(2)  # (B, S, D)
+        D, there = self.words.width, (story != PAD).any(2)
+        share = place_weights(story, D, self.words.weight.dtype)              # (B, S, J, D)
+        sums = (self.words(Tensor(story)) * share).sum(2)                  # (B, S, D)
         both, _ = self.fusion(self.dropout(sums), lengths=_last(there))    # (B, S, 2D)
         return both[:, :, :D] + both[:, :, D:]
 
     def read(self, story, question):
-        q = self.asker(self.words(question), lengths=(question != PAD).sum(1))[1].squeeze(0)  # (B, D)
+        q = self.asker(self.words(Tensor(question)), lengths=(question != PAD).sum(1))[1].squeeze(0)  # (B, D)
         mask = _sentences_there(story)
         m, weights = dmn_plus(self.facts(story), q, **self.episode, mask=mask, return_weights=True)
         return self.answer(self.dropout(concat([m, q], 1))), weights
@@ -199,17 +224,17 @@ class DMNPlus(Network):
 
 
 def place_weights(story, width, dtype):
-    """l (B, S, J, D) of "End-to-end memory networks", for sentences of their own lengths; 0 where there is no word."""
-    J = story.shape[2]
-    table = np.zeros((J + 1, J, width), dtype)
-    for n in range(1, J + 1):
-        table[n] = position_encoding(n, width, "paper", J)
-    return table[(story != PAD).sum(2)]
+    """l (B, S, J, D) of "End-to-end memory networks", for sentences of their own lengths; 0 where there is no word. See
+    `position_encoding` in `attention/memn2n.py`."""
+    lengths = (story != PAD).sum(2)[..., None, None]                       # (B, S, 1, 1)
+    j, k = np.arange(1, story.shape[2] + 1)[:, None], np.arange(1, width + 1)
+    place = j / np.maximum(lengths, 1)
+    return np.where(j <= lengths, (1 - place) - (k / width) * (1 - 2 * place), 0.0).astype(dtype)
 
 
 def _last(there):
     """The place behind the last True of each row, (B,): a sentence without words in the middle stays in the line."""
-    return np.where(there.any(1), there.shape[1] - there[:, ::-1].argmax(1), 0)
+    return np.where(there.any(1), there.shape[1] - np.argmax(there[:, ::-1], 1), 0)
 
 
 class _Sizes:

@@ -36,12 +36,13 @@ import numpy as np
 from .. import nn
 from ..attention.key_value import key_value
 from ..autograd import no_grad
-from ..functional import cross_entropy, embedding
+from ..functional import cross_entropy, embedding, where
 from ..nn import init
-from ..tasks.text import Kept, Vocabulary
+from ..tasks.text import Kept, Vocabulary, roomy
 from ..tensor import Tensor
 
 PAD = Vocabulary.PAD
+NEVER = -1e30             # the score of an answer that is padding
 KEPT, LENGTH = 0.25, 3.4  # at first: the diagonal of R, and the length of the vectors
 
 
@@ -71,16 +72,16 @@ class KeyValueNetwork(nn.Module):
         self.dropout = nn.Dropout(options.dropout)
 
     # -- memories ----------------------------------------------------------------------------------------------------
-    def arrays(self, samples, words):
+    def arrays(self, samples, words, bucket=1):
         """question (B, Q), keys (B, S, K), values (B, S, W) as word numbers, and the sentence or pair that each memory
-        comes from (B, S), -1 where there is none; all padded with PAD."""
+        comes from (B, S), -1 where there is none; all padded with PAD, to `roomy` lengths."""
         found = [self._memories(s, words) for s in samples]
-        S = max([1, *map(len, found)])
+        S = roomy(max([1, *map(len, found)]), bucket)
         origin = np.full((len(samples), S), -1)
         for row, memories in zip(origin, found):
             row[:len(memories)] = [place for _, _, place in memories]
         keys, values = ([m[i] for row in found for m in (*row, *[((), (), 0)] * (S - len(row)))] for i in (0, 1))
-        question, *pairs = map(_padded, ([words.encode(s.question) for s in samples], keys, values))
+        question, *pairs = (_padded(rows, bucket) for rows in ([words.encode(s.question) for s in samples], keys, values))
         return tuple(map(Tensor, (question, *(p.reshape(len(samples), S, p.shape[1]) for p in pairs), origin)))
 
     def _memories(self, sample, words):
@@ -105,7 +106,7 @@ class KeyValueNetwork(nn.Module):
     # -- answers -----------------------------------------------------------------------------------------------------
     def vector(self, question, keys, values, origin):
         """What the question has become, to be compared with the answers: (B, D), and weights of all hops (B, L, S)."""
-        mask = (np.asarray(origin) >= 0)[:, None]                              # (B, 1, S)
+        mask = (_plain(origin) >= 0)[:, None]                                  # (B, 1, S)
         q, weights = key_value(question, keys, values, self.table, self.between, nil=PAD, mask=mask,
                                return_weights=True)
         return self.dropout(q), weights
@@ -114,18 +115,30 @@ class KeyValueNetwork(nn.Module):
         """Scores of all answers (B, A)."""
         return self.vector(question, keys, values, origin)[0] @ embedding(self.table, self.places).T
 
-    def loss(self, arrays, targets, samples):
-        """The mean cross-entropy of the answers `targets` (B,): with pairs, in training, among the targets and those
-        whose word stands in a question or memory of the batch; else among all."""
+    def taught(self, inputs, targets, samples, bucket=1):
+        """With pairs, in training: the numbers of those answers (N,) among which the right one is to be found, the
+        targets and those whose word stands in a question or memory of the batch, and the rows of the table (N,) where they
+        stand. Behind them A, and row 0, as padding."""
         if not (samples[0].pairs and self.training):
-            return cross_entropy(self(*arrays), targets)
-        targets, there = np.asarray(targets), np.zeros(len(self.table), bool)
-        for ids in arrays[:3]:
+            return ()
+        there = np.zeros(len(self.table), bool)
+        for ids in inputs[:3]:
             there[np.asarray(ids)] = True
         there = there[self.places]                                         # (A,)
-        there[targets] = True
-        answers = embedding(self.table, self.places[there])                # (N, D)
-        return cross_entropy(self.vector(*arrays)[0] @ answers.T, (there.cumsum() - 1)[targets])
+        there[np.asarray(targets)] = True
+        among, = np.nonzero(there)
+        behind = 0, roomy(len(among), bucket) - len(among)
+        return np.pad(among, behind, constant_values=len(self.places)), np.pad(self.places[among], behind)
+
+    def loss(self, targets, question, keys, values, origin, among=None, rows=None):
+        """The mean cross-entropy of the answers `targets` (B,), among the answers of `taught`, or all."""
+        inputs = question, keys, values, origin
+        if among is None:
+            return cross_entropy(self(*inputs), targets)
+        targets, among = _plain(targets), _plain(among)
+        scores = self.vector(*inputs)[0] @ embedding(self.table, rows).T   # (B, N)
+        scores = where(Tensor(among < len(self.places)), scores, NEVER)
+        return cross_entropy(scores, Tensor(np.searchsorted(among, targets)))
 
     def hops(self, question, keys, values, origin):
         """Weights (B, L, M) as an array, column 0 the oldest sentence kept, or the first pair: what windows of one
@@ -144,10 +157,15 @@ class KeyValueNetwork(nn.Module):
         return KeyValueNetwork(7, 3, _Sizes(), answer_words=[4, 6, -1]).eval(), tuple(map(np.array, inputs))
 
 
-def _padded(rows):
+def _plain(x):
+    """The array of a Tensor, and an array as it is."""
+    return x.numpy() if isinstance(x, Tensor) else x
+
+
+def _padded(rows, bucket=1):
     """Lists of numbers as one array (N, J), at least one wide, filled up with PAD."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    out = np.full((len(rows), max(1, lengths.max(initial=0))), PAD, np.int64)
+    out = np.full((len(rows), roomy(max(1, lengths.max(initial=0)), bucket)), PAD, np.int64)
     out[np.arange(out.shape[1]) < lengths[:, None]] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
     return out
 

@@ -24,10 +24,10 @@ class LSTMReader(nn.Module):
         self.reader = nn.LSTM(options.hidden, options.hidden)
         self.answer = nn.Linear(options.hidden, answers)
 
-    def arrays(self, samples, words):
+    def arrays(self, samples, words, bucket=1):
         """The story's newest sentences and the question as one text: ids (B, T), 0 for padding, and lengths (B,)."""
         texts = [[w for sentence in (*s.story[-self.memory:], s.question) for w in sentence] for s in samples]
-        ids, lengths = pad([words.encode(text) for text in texts])
+        ids, lengths = pad([words.encode(text) for text in texts], bucket=bucket)
         return Tensor(ids), Tensor(lengths)
 
     def forward(self, ids, lengths):

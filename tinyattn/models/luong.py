@@ -135,12 +135,14 @@ class LuongDecoder(Decoder):
             return linear(h, self.w_c).tanh()
         return attentional(memory["c"].expand(-1, h.shape[1], -1), h, self.w_c)
 
-    def step(self, x, state, memory):
-        """One step: x (B, rows) the word's share of the gates. Returns (h~ (B, N), new state)."""
+    def step(self, x, state, memory, place=None):
+        """One step: x (B, rows) the word's share of the gates. Returns (h~ (B, N), new state). place: how many words were
+        read, where it is known without looking into the state."""
         *state, fed, read = state
         gates = x if self.from_fed is None else x + self.from_fed(fed)
         hs, state = self.scan(gates.unsqueeze(1), state)                               # (B, 1, N)
-        fed = self.attentional(hs, memory, int(read.numpy()[0])).squeeze(1)
+        place = int(read.numpy()[0]) if place is None else place
+        fed = self.attentional(hs, memory, place).squeeze(1)
         return fed, (*state, fed, read + 1)
 
     def forward(self, ids, h, summary, lengths):
@@ -153,7 +155,7 @@ class LuongDecoder(Decoder):
         outs = []
         for t in range(ids.shape[1]):
             with scope(f"step {t}"):
-                fed, state = self.step(x[:, t], state, memory)
+                fed, state = self.step(x[:, t], state, memory, t)
             outs.append(fed)
         return self.output(self.drop(stack(outs, 1)))
 

@@ -38,9 +38,9 @@ from .. import nn, random
 from ..attention import find
 from ..attention.memn2n import ages_of, noisy_ages
 from ..autograd import no_grad
-from ..functional import concat, dropout, embedding, linear
+from ..functional import concat, cross_entropy, dropout, embedding, linear
 from ..nn import init
-from ..tasks.text import Kept
+from ..tasks.text import Kept, roomy
 from ..tensor import Tensor
 
 DEVIATION = 0.1   # of the first weights
@@ -82,7 +82,7 @@ class MemoryNetwork(nn.Module):
             self.w = _table(answers, D)                                    # W
 
     # -- from samples to arrays --------------------------------------------------------------------------------------
-    def arrays(self, samples, words):
+    def arrays(self, samples, words, bucket=1):
         """Stories (B, M, J), the oldest kept sentence first, and questions (B, Q): int64 Tensors, 0 for no word.
 
         samples with the fields story (sentences, oldest first) and question, words a `Vocabulary`.
@@ -90,17 +90,18 @@ class MemoryNetwork(nn.Module):
         found = [self._encoded.of(sample, words, lambda sample: _numbers(sample, words, self.options.memory))
                  for sample in samples]
         slots = max([self.memory, *[len(s) for s, _ in found]])
-        story = np.zeros((len(found), slots, max([1, *[s.shape[1] for s, _ in found]])), np.int64)
-        question = np.zeros((len(found), max([1, *[len(q) for _, q in found]])), np.int64)
+        longest = (max([1, *lengths]) for lengths in ([s.shape[1] for s, _ in found], [len(q) for _, q in found]))
+        J, Q = (roomy(n, bucket, self.slots - bool(self.options.temporal)) for n in longest)
+        story, question = np.zeros((len(found), slots, J), np.int64), np.zeros((len(found), Q), np.int64)
         for b, (s, q) in enumerate(found):
             story[b, :len(s), :s.shape[1]] = s
             question[b, :len(q)] = q
         return Tensor(story), Tensor(question)
 
     # -- reading -----------------------------------------------------------------------------------------------------
-    def forward(self, story, question):
-        """Logits (B, A)."""
-        u = self._read(story, question)                                    # (B, D)
+    def forward(self, story, question, ages=None):
+        """Logits (B, A). ages (B, M): those that were drawn for training, see `taught`."""
+        u = self._read(story, question, ages)                              # (B, D)
         u = dropout(u, self.options.dropout, self.training) if self.options.dropout else u
         return linear(u, self.output_weight())
 
@@ -116,11 +117,11 @@ class MemoryNetwork(nn.Module):
         with no_grad():
             return self._read(story, question, return_weights=True)[1].numpy()
 
-    def _read(self, story, question, **more):
+    def _read(self, story, question, ages=None, **more):
         o, story = self.options, story.numpy()
-        encoding = "bow" if o.encoding == "bag" else o.form
+        encoding, ages = "bow" if o.encoding == "bag" else o.form, self._ages(story) if ages is None else ages
         return find("memn2n")(
-            story, question, self.tables, self.times, h=self.h, ages=self._ages(story), hops=o.hops, encoding=encoding,
+            story, question, self.tables, self.times, h=self.h, ages=ages, hops=o.hops, encoding=encoding,
             tying="adjacent" if self.h is None else "layer-wise", softmax=not (self.training and self.linear), nil=NIL,
             mask=self._mask(story), relu=o.nonlinear, slots=self.slots, **more)
 
@@ -141,6 +142,15 @@ class MemoryNetwork(nn.Module):
         return slots < np.maximum(filled, self.memory)[:, None, None]
 
     # -- training ----------------------------------------------------------------------------------------------------
+    def taught(self, inputs, targets, samples, bucket=1):
+        """What `loss` takes behind the inputs: in training with noise the ages (B, M) that were drawn."""
+        noisy = self.times is not None and self.training and self.options.random_noise
+        return (self._ages(inputs[0].numpy()),) if noisy else ()
+
+    def loss(self, targets, story, question, ages=None):
+        """The mean cross-entropy of the answers `targets` (B,)."""
+        return cross_entropy(self(story, question, ages), targets)
+
     def at_epoch(self, epoch):
         """Linear start: the hops of the first epochs have no softmax, in training."""
         self.linear = epoch < self.options.linear_start

@@ -6,10 +6,12 @@ The networks stand in files of their own and share one form, so that any of them
                                 these that its constructor names: story (sentences of the longest training story),
                                 sentence (words of the longest sentence or question), answer_words (the id of each
                                 answer as a word, below 0 where it is none)
-    arrays(samples, words)      Questions, and the Vocabulary, to the inputs of `forward`: the newest sentences are kept
+    arrays(samples, words, bucket)    Questions, and the Vocabulary, to the inputs of `forward`, Tensors padded to multiples
+                                of `bucket`: the newest sentences are kept
     forward(*arrays)            logits (B, A)
     hops(*arrays)               weights on the kept sentences (B, hops, M), column 0 the oldest; None without attention
-    loss(arrays, targets, samples), at_epoch(epoch), rate_factor(epoch)       where it has its own
+    loss(targets, *arrays, *taught), taught(arrays, targets, samples, bucket), at_epoch(epoch), rate_factor(epoch)
+                                where it has its own: `taught` gives arrays that training alone knows
 
 An answer is a class, also one of several words ("apple,football"), as in the papers. The classes are those of the
 training questions; a test question with another answer counts as wrong, and is left out of the loss.
@@ -204,13 +206,23 @@ class QA(system.System):
         kept = sample.story[-self.options.memory:]
         return len(kept), sum(map(len, kept))
 
-    def loss(self, batch):
-        """The mean loss of Questions whose answers are known, and how many they are."""
-        arrays = self.model.arrays(batch, self.words)
-        targets = Tensor(np.array([self.numbers[q.answer] for q in batch]))      # (B,)
+    def arrays(self, batch):
+        """The answers of Questions, all of them known (B,), the inputs of the network, and what else it is taught."""
+        inputs = self.model.arrays(batch, self.words, self.bucket)
+        targets = np.array([self.numbers[q.answer] for q in batch], np.int64)
+        more = self.model.taught(inputs, targets, batch, self.bucket) if hasattr(self.model, "taught") else ()
+        return targets, *(x.numpy() for x in inputs), *more
+
+    def loss_of(self, *arrays):
+        """The mean loss a question."""
+        targets, *inputs = map(Tensor, arrays)
         if hasattr(self.model, "loss"):
-            return self.model.loss(arrays, targets, batch), len(batch)
-        return cross_entropy(self.model(*arrays), targets), len(batch)
+            return self.model.loss(targets, *inputs)
+        return cross_entropy(self.model(*inputs), targets)
+
+    def stage(self):
+        """In training MemN2N's linear start is a formula of its own."""
+        return self.model.training, getattr(self.model, "linear", False)
 
     def mean_loss(self, samples):
         """The mean loss of the questions whose answers are known; None where there is none."""

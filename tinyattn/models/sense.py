@@ -133,16 +133,24 @@ class Sense(System):
 
     def tensors(self, samples):
         """ids (B, T), lengths (B,), places (B,) and which senses compete (B, N)."""
-        ids, lengths = pad([self.words.encode(s.words) for s in samples])
+        return tuple(map(Tensor, self._numbers(samples)))
+
+    def _numbers(self, samples, bucket=1):
+        """`tensors` as arrays. T is not padded beyond what a table of places knows."""
+        ids, lengths = pad([self.words.encode(s.words) for s in samples], bucket=bucket, most=self.options.max_length)
         allowed = np.zeros((len(samples), len(self.names)), bool)
         for row, s in zip(allowed, samples):
             row[[self.number[sense] for sense in self.senses[s.word]]] = True
-        return Tensor(ids), Tensor(lengths), Tensor(np.array([s.at for s in samples])), Tensor(allowed)
+        return ids, lengths, np.array([s.at for s in samples], np.int64), allowed
 
-    def loss(self, batch):
-        """The mean of -log p(sense), and the number of samples."""
-        log_p = self.model(*self.tensors(batch))                           # (B, N)
-        return -log_p[np.arange(len(batch)), np.array([self.number[s.sense] for s in batch])].mean(), len(batch)
+    def arrays(self, batch):
+        """What `tensors` gives, and the number of the right sense (B,)."""
+        return *self._numbers(batch, self.bucket), np.array([self.number[s.sense] for s in batch], np.int64)
+
+    def loss_of(self, *arrays):
+        """The mean of -log p(sense)."""
+        *inputs, right = map(Tensor, arrays)
+        return -self.model(*inputs).gather(1, right.unsqueeze(1)).mean()
 
     def log_p(self, samples):
         """log p of every sense, (samples, N); -inf for those of other words."""

@@ -16,7 +16,7 @@ from ..attention import find, mask, table
 from ..attention.sinusoid import encode
 from ..autograd import capture, no_grad
 from ..errors import InputError
-from ..functional import concat, log_softmax
+from ..functional import concat, log_softmax, rows_at
 from ..nn import init
 from ..tensor import NUMBERS, Tensor
 
@@ -51,8 +51,7 @@ class SenseNetwork(nn.Module):
 
     def forward(self, ids, lengths, at, allowed):
         y = self.states(ids, lengths)                                      # (B, T, D)
-        y = y[np.arange(len(y)), np.asarray(at)]                               # (B, D)
-        return log_softmax(self.output(self.drop(y)), mask=allowed)        # (B, N)
+        return log_softmax(self.output(self.drop(rows_at(y, at))), mask=allowed)  # (B, N)
 
     def states(self, ids, lengths):
         """What stands for each word behind the block, (B, T, D)."""

@@ -23,17 +23,19 @@ import numpy as np
 
 from .. import nn
 from ..attention import find, mask, table, weigh
-from ..attention.core import wanted
+from ..attention.core import show, wanted
 from ..autograd import capture, no_grad, scope
 from ..errors import InputError
 from ..functional import concat, cross_entropy, stack
 from ..nn import init
+from ..ops.attention_decoder import AttentionDecoder
 from ..ops.gru import GRUScan
 from ..ops.lstm import LSTMScan
 from ..ops.rnn import RNNScan
 from ..tensor import Tensor
 
 CELLS = {"rnn": 1, "gru": 3, "lstm": 4}  # blocks of N rows in the weights of a cell
+PAPER = {"reset": "before", "update": "write"}  # the paper's GRU, see `ops/gru.py`
 
 
 class Encoder(nn.Module):
@@ -43,8 +45,7 @@ class Encoder(nn.Module):
         self.embedding = nn.Embedding(vocabulary, embed)
         self.drop = nn.Dropout(dropout)
         layer = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}[cell]
-        paper = {"reset": "before", "update": "write"} if cell == "gru" else {}
-        self.rnn = layer(embed, hidden, bidirectional=bidirectional, **paper)
+        self.rnn = layer(embed, hidden, bidirectional=bidirectional, **(PAPER if cell == "gru" else {}))
         self.width = hidden * (2 if bidirectional else 1)
         self.cell, self.bidirectional = cell, bidirectional
 
@@ -62,6 +63,7 @@ class Encoder(nn.Module):
 
 class Decoder(nn.Module):
     """Target ids (B, T), annotations and summary to logits (B, T, V)."""
+    gru = PAPER  # the conventions of the cell "gru"
 
     def __init__(self, vocabulary, embed, hidden, annotation, cell="gru", attention="additive", context="every",
                  align=None, dropout=0.0):
@@ -145,7 +147,7 @@ class Decoder(nn.Module):
         if self.cell == "lstm":
             out, h, c = LSTMScan()(x, *state, self.w_hh, None, None)
             return out, (h, c)
-        op = GRUScan(reset="before", update="write") if self.cell == "gru" else RNNScan()
+        op = GRUScan(**self.gru) if self.cell == "gru" else RNNScan()
         out, h = op(x, *state, self.w_hh, None, None)
         return out, (h,)
 
@@ -173,13 +175,31 @@ class Decoder(nn.Module):
                 x = x + memory["gates"].unsqueeze(1)
             s, _ = self.scan(x, state)                                                 # all T steps in one op
             return self.read_out(s, word, summary.unsqueeze(1))
+        s, c = (self.paper_steps if self.cell == "gru" and self.variant is find("additive") else self.steps)(
+            x, state, memory)
+        return self.read_out(s, word, c)
+
+    def steps(self, x, state, memory):
+        """The states before each step (B, T, N) and what they found (B, T, 2N), with any mechanism, step by step."""
         before, contexts = [], []
-        for t in range(ids.shape[1]):
+        for t in range(x.shape[1]):
             before.append(state[0])
             with scope(f"step {t}"):
                 c, state = self.step(x[:, t], state, memory)
             contexts.append(c)
-        return self.read_out(stack(before, 1), word, stack(contexts, 1))
+        return stack(before, 1), stack(contexts, 1)
+
+    def paper_steps(self, x, state, memory):
+        """The same in one op, with the paper's mechanism and cell. The weights can be had again from the states."""
+        def scores():
+            return self._with_parameters(self.variant.part("scores"), s, memory["keys"])  # (B, T, S)
+
+        a, where = self.attention, memory["mask"]
+        s, c = AttentionDecoder(**self.gru)(x, *state, memory["h"], memory["keys"], a["w_q"], a["v_a"],
+                                            self.from_context.weight, self.w_hh, where)
+        with scope(self.variant.name):
+            show(scores, where, lambda: scores().softmax(-1, where))
+        return s, c
 
     def next_word(self, ids, state, memory, summary):
         """Logits (B, V) of the word after `ids` (B,), and the new state. For translating one word at a time."""

@@ -19,7 +19,12 @@ A subclass gives
                                 gives the rest, as JSON
     read(paths)                 (samples, notes): all of some files, to be evaluated
     size(sample)                (length, length): samples of like size make a batch
-    loss(batch)                 (scalar Tensor: the mean over targets, number of targets)
+    arrays(batch)               tuple of NumPy arrays: numbers, lengths, targets. What is drawn by lot for training (words
+                                hidden, blanks put in) is drawn here. Along a sequence they are padded to a multiple of
+                                `self.bucket`, so that few shapes occur
+    loss_of(*arrays)            scalar Tensor: the mean over targets. Reads no value of an array in Python (`if x.any()`,
+                                `int(x.max())`), so that a step can be captured: NumPy's functions of arrays alone
+    targets_in(batch)           the number of targets
     evaluate(split, limit)      dictionary of figures; "remarks" in it: lines on how far they can be trusted
     predict(text)               Prediction
     examples(n)                 Predictions for the first test samples that suit a picture
@@ -27,7 +32,11 @@ A subclass gives
     describe()                  one line: what it is and how large
 
 and may give `at_epoch(epoch)`, called before each epoch, and `rate_factor(epoch)`, by which the learning rate is
-multiplied: epochs count from 0. Both must depend on the epoch alone, or a resumed run would not be the same run.
+multiplied: epochs count from 0. Both must depend on the epoch alone, or a resumed run would not be the same run. What
+`at_epoch` changes in the formula of the loss belongs into `stage`.
+
+A system that gives `loss(batch)` itself, (mean over targets, their number), needs none of the three for its loss; its
+steps cannot be captured.
 """
 from dataclasses import dataclass, field, replace
 
@@ -166,6 +175,7 @@ class System:
     takes_links = takes_beam = False  # are --links and --beam of any use to it?
     also_measured = ()                # splits that go into metrics.json beside "test"
     Training = Training
+    bucket = 1                        # lengths along which a batch is padded are multiples of it
 
     def __init__(self, options):
         self.options, self.corpus, self.whole, self.notes = options, None, None, []
@@ -227,6 +237,19 @@ class System:
         return 1.0
 
     # -- losses ------------------------------------------------------------------------------------------------------
+    def loss(self, batch):
+        """(the mean loss of a batch's targets, how many they are)."""
+        return self.loss_of(*self.arrays(batch)), self.targets_in(batch)
+
+    def targets_in(self, batch):
+        """The number of targets in a batch: here one a sample."""
+        return len(batch)
+
+    def stage(self):
+        """On what the formula of the loss depends beside arrays and weights; a step captured in one stage is of no use
+        in another."""
+        return self.model.training
+
     def mean_loss(self, samples):
         """The mean loss a target, without dropout."""
         self.model.eval()

@@ -9,8 +9,9 @@ from .. import random
 from ..errors import InputError
 from ..functional import cross_entropy
 from ..tasks import metrics
-from ..tasks.text import Vocabulary
+from ..tasks.text import Vocabulary, pad
 from ..tasks.translate import load, parse_input, read_pairs
+from ..tensor import Tensor
 from .luong import Luong
 from .search import beam_search
 from .seq2seq import Seq2Seq, pack
@@ -212,18 +213,28 @@ class Translate(System):
     def tensors(self, pairs):
         """Pairs to source (B, S), lengths (B,), the words before (B, T) and the words to predict (B, T). The shift
         between the last two is made here and nowhere else."""
+        return tuple(map(Tensor, self._numbers(pairs)))
+
+    def _numbers(self, pairs, bucket=1):
+        """`tensors` as arrays. The source is not padded beyond what a table of places knows."""
         targets = [self.target_words.encode(p.target) for p in pairs]
-        source, lengths = pack([self.source_ids(p.source) for p in pairs])
-        return source, lengths, pack([[BOS, *t] for t in targets])[0], pack([[*t, EOS] for t in targets])[0]
+        source, lengths = pad([self.source_ids(p.source) for p in pairs], bucket=bucket, most=self.options.max_length + 1)
+        before, after = (pad(side, bucket=bucket)[0] for side in zip(*(([BOS, *t], [*t, EOS]) for t in targets)))
+        return source, lengths, before, after
 
     # -- training ----------------------------------------------------------------------------------------------------
-    def loss(self, batch):
-        """The mean loss a target word of a batch of pairs, and how many target words there were. Labels are smoothed in
-        training alone, so that validation losses can be compared."""
-        source, lengths, before, after = self.tensors(batch)
+    def arrays(self, batch):
+        return self._numbers(batch, self.bucket)
+
+    def loss_of(self, *arrays):
+        """The mean loss a target word, the end among them. Labels are smoothed in training alone, so that validation
+        losses can be compared."""
+        source, lengths, before, after = map(Tensor, arrays)
         smoothing = self.label_smoothing if self.model.training else 0.0
-        loss = cross_entropy(self.model(source, lengths, before), after, Vocabulary.PAD, smoothing)
-        return loss, sum(len(p.target) + 1 for p in batch)
+        return cross_entropy(self.model(source, lengths, before), after, Vocabulary.PAD, smoothing)
+
+    def targets_in(self, batch):
+        return sum(len(p.target) + 1 for p in batch)
 
     # -- using -------------------------------------------------------------------------------------------------------
     def translate(self, sentences, beam=1):

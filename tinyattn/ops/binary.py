@@ -8,16 +8,21 @@ import numpy as np
 
 from ..autograd import Op
 from ..cuda import NUMBERS, cuda, cuda_kernel, flat, on_card, place
-from ..device import empty, kernel
+from ..device import Entries, empty, kernel
 from .broadcast import SAME, binary
 from .shared import offset
 
 
 def run(name, loop, x, y):
     """Check, plan and launch one of the kernels below."""
-    shape, plan = (x.shape, SAME) if x.shape == y.shape else binary(name, x, y)
-    out = np.empty(shape, x.dtype)
-    loop(x.ravel(), y.ravel(), out.ravel(), plan)
+    shape, kind = x.shape, x.dtype
+    if shape == y.shape:
+        plan = SAME
+    else:
+        shape, plan = binary(name, x, y)
+    out = np.empty(shape, kind)
+    call = loop[kind] if kind is y.dtype else loop.function
+    call(x.ravel(), y.ravel(), out.ravel(), plan)
     return out
 
 
@@ -42,9 +47,10 @@ class Add(Op):
     """x + y"""
     fresh = False
     tex = "{x} + {y}"
+    each = "x + y"
 
     def cpu(self, x, y):
-        return run("add", _add, x, y)
+        return run("add", _ADD, x, y)
 
     def cuda(self, x, y):
         return run_cuda("add", _add_cuda, x, y)
@@ -64,9 +70,10 @@ class Add(Op):
 class Sub(Op):
     """x - y"""
     tex = "{x} - {y}"
+    each = "x - y"
 
     def cpu(self, x, y):
-        return run("sub", _sub, x, y)
+        return run("sub", _SUB, x, y)
 
     def cuda(self, x, y):
         return run_cuda("sub", _sub_cuda, x, y)
@@ -83,9 +90,10 @@ class Sub(Op):
 class Mul(Op):
     """x * y, element by element"""
     tex = r"{x} \odot {y}"
+    each = "x * y"
 
     def cpu(self, x, y):
-        return run("mul", _mul, x, y)
+        return run("mul", _MUL, x, y)
 
     def cuda(self, x, y):
         return run_cuda("mul", _mul_cuda, x, y)
@@ -98,7 +106,7 @@ class Mul(Op):
 
     def cpu_grad(self, g, out, x, y):
         need_x, need_y = self.needs
-        return (run("mul", _mul, g, y) if need_x else None), (run("mul", _mul, g, x) if need_y else None)
+        return (run("mul", _MUL, g, y) if need_x else None), (run("mul", _MUL, g, x) if need_y else None)
 
     samples = broadcasting_samples
 
@@ -106,9 +114,10 @@ class Mul(Op):
 class Div(Op):
     """x / y. At y = 0 it gives what IEEE arithmetic gives: inf, -inf or nan."""
     tex = r"\frac{{x}}{{y}}"
+    each = "x / y"
 
     def cpu(self, x, y):
-        return run("div", _div, x, y)
+        return run("div", _DIV, x, y)
 
     def cuda(self, x, y):
         return run_cuda("div", _div_cuda, x, y)
@@ -134,7 +143,7 @@ class Pow(Op):
     def cpu(self, x, y):
         if y.dtype.kind != "f" and y.size and y.min() < 0:
             raise ValueError(f"pow: a whole number to the power {y.min()} is no whole number; take x.float() ** y")
-        return run("pow", _pow, x, y)
+        return run("pow", _POW, x, y)
 
     def cuda(self, x, y):
         return run_cuda("pow", _pow_cuda, x, y)
@@ -157,7 +166,7 @@ class Maximum(Op):
     tex = r"\max({x}, {y})"
 
     def cpu(self, x, y):
-        return run("maximum", _maximum, x, y)
+        return run("maximum", _MAXIMUM, x, y)
 
     def cuda(self, x, y):
         return run_cuda("maximum", _maximum_cuda, x, y)
@@ -176,7 +185,7 @@ class Minimum(Op):
     tex = r"\min({x}, {y})"
 
     def cpu(self, x, y):
-        return run("minimum", _minimum, x, y)
+        return run("minimum", _MINIMUM, x, y)
 
     def cuda(self, x, y):
         return run_cuda("minimum", _minimum_cuda, x, y)
@@ -326,6 +335,10 @@ def _minimum(x, y, out, plan):
         for j in range(n):
             u, v = x[a + j * xi], y[b + j * yi]
             out[o + j] = u if u < v or u != u else v
+
+
+_ADD, _SUB, _MUL, _DIV, _POW, _MAXIMUM, _MINIMUM = [Entries(loop, "T[::1], T[::1], T[::1], int64[:, ::1]")
+                                                    for loop in (_add, _sub, _mul, _div, _pow, _maximum, _minimum)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -79,8 +79,9 @@ class Putitem(Op):
 
 
 def check_range(name, ids, length, what):
-    """IndexError with the first value outside 0 .. length - 1."""
-    if ids.size and (ids.min() < 0 or ids.max() >= length):
+    """IndexError with the first value outside 0 .. length - 1. An array of another class than NumPy's own, an argument of
+    a step that is being captured, has no values to be looked at."""
+    if type(ids) is np.ndarray and ids.size and (ids.min() < 0 or ids.max() >= length):
         bad = ids.ravel()[np.argmax(((ids < 0) | (ids >= length)).ravel())]
         raise IndexError(f"{name}: {what} {bad} is outside 0 .. {length - 1}")
 

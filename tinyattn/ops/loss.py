@@ -10,8 +10,8 @@ from numba import prange
 from ..autograd import Op
 from ..device import empty, kernel, launch
 from .broadcast import ShapeError
-from .shared import exp_below, first_row, row_max, row_sum_exp
-from .softmax import LogSoftmax, _cost, check_float, matrix
+from .shared import exp_below, first_row, log, row_max, row_sum, row_sum_exp
+from .softmax import BLOCK, NARROW, LogSoftmax, _cost, check_float, matrix
 
 CHUNKS = 32
 
@@ -136,20 +136,48 @@ def _cross_entropy(x, target, ignore, smoothing, losses, high, total, first, las
 
     losses[n] = log s + (m - (1 - a) x[n, target] - a mean_v x[n, v]), where a is the smoothing; 0 for an ignored target.
     """
+    if x.shape[1] < NARROW:
+        _highest_and_sums(x, high, total, first, last)
     for n in range(first, last):
-        losses[n] = 0
-        high[n] = 0
-        total[n] = 1
         if target[n] == ignore:
+            losses[n], high[n], total[n] = 0, 0, 1
             continue
-        m = row_max(x, n)
-        s = row_sum_exp(x, n, m)
-        high[n] = m
-        total[n] = s
+        if x.shape[1] >= NARROW:
+            high[n] = row_max(x, n)
+            total[n] = row_sum_exp(x, n, high[n])
+        m = high[n]
         away = m - x[n, target[n]]
         if smoothing != 0:
             away = x.dtype.type((1 - smoothing) * away + smoothing / x.shape[1] * _sum_below(x, n, m))
-        losses[n] = away + np.log(s)
+        losses[n] = away
+    part, sums = losses[first:last], total[first:last]
+    for n in range(len(part)):
+        part[n] += log(sums[n])
+
+
+@kernel
+def _highest_and_sums(x, high, total, first, last):
+    """high[n] = m = max_v x[n, v] and total[n] = sum_v e^(x[n, v] - m). Short rows, so by blocks, as in `softmax._softmax`."""
+    step = max(BLOCK // max(x.shape[1], 1), 1)
+    e = np.empty((step, x.shape[1]), x.dtype)
+    for start in range(first, last, step):
+        stop = min(start + step, last)
+        for n in range(start, stop):
+            m = row_max(x, n)
+            for v in range(x.shape[1]):
+                e[n - start, v] = x[n, v] - m
+            high[n] = m
+        _exp_in_place(e[:stop - start].reshape(-1))
+        for n in range(start, stop):
+            total[n] = row_sum(e, n - start)
+            if not -np.inf < high[n] < np.inf:
+                total[n] = row_sum_exp(x, n, high[n])
+
+
+@kernel
+def _exp_in_place(y):
+    for j in range(len(y)):
+        y[j] = exp_below(y[j])
 
 
 @kernel(parallel=True)

@@ -108,28 +108,29 @@ def _forward_chunk(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse,
 
 @kernel
 def _step(sums, x, bias, lengths, h, c, gates, before, cells, hs, start, end, t, s):
-    """The gates and the new state of each sequence at step t, which is saved as step s. Short loops: each becomes vector
-    instructions. Whole arrays and places, no views: Numba counts references to each view, which took longer than the loops."""
+    """The gates and the new state of each sequence at step t, which is saved as step s. Short loops over few arrays: each
+    becomes vector instructions (with more arrays the compiler gives up proving that none overlaps the one being written).
+    Whole arrays and places, no views: Numba counts references to each view, which took longer than the loops."""
     for b in range(start, end):
         if t >= lengths[b]:
             hs[b, t] = 0
             before[b, s] = 0
             continue
+        r = b - start
         for j in range(h.shape[1]):
-            before[b, s, j], cells[b, s, j] = h[b, j], c[b, j]
-        for k in range(4):
-            for j in range(h.shape[1]):
-                gates[b, s, k, j] = sums[b - start, k, j] + x[b, t, k, j] + bias[k, j]
+            before[b, s, j] = h[b, j]
         for j in range(h.shape[1]):
-            gates[b, s, I, j] = sigmoid(gates[b, s, I, j])
+            gates[b, s, I, j] = sigmoid(sums[r, I, j] + x[b, t, I, j] + bias[I, j])
         for j in range(h.shape[1]):
-            gates[b, s, F, j] = sigmoid(gates[b, s, F, j])
+            gates[b, s, F, j] = sigmoid(sums[r, F, j] + x[b, t, F, j] + bias[F, j])
         for j in range(h.shape[1]):
-            gates[b, s, G, j] = tanh(gates[b, s, G, j])
+            gates[b, s, G, j] = tanh(sums[r, G, j] + x[b, t, G, j] + bias[G, j])
         for j in range(h.shape[1]):
-            gates[b, s, O, j] = sigmoid(gates[b, s, O, j])
+            gates[b, s, O, j] = sigmoid(sums[r, O, j] + x[b, t, O, j] + bias[O, j])
         for j in range(h.shape[1]):
-            c[b, j] = gates[b, s, F, j] * c[b, j] + gates[b, s, I, j] * gates[b, s, G, j]
+            old = c[b, j]
+            cells[b, s, j] = old
+            c[b, j] = gates[b, s, F, j] * old + gates[b, s, I, j] * gates[b, s, G, j]
         for j in range(h.shape[1]):
             new = gates[b, s, O, j] * tanh(c[b, j])
             h[b, j], hs[b, t, j] = new, new

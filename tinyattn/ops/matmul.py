@@ -21,13 +21,15 @@ from numpy.lib.stride_tricks import as_strided
 
 from ..autograd import Op
 from ..cuda import SIMULATED, cuda, cuda_kernel, flat, on_card, place, reshaped
-from ..device import JIT, empty, kernel, launch
+from ..device import JIT, Entries, empty, kernel, launch
 from .broadcast import ShapeError, broadcast, plan_of
 from .shared import TILE_BYTES, pack, pack_panel, panel_space, panels_of, product
 
 ROWS, PANELS = 64, 4  # one block of the result, the unit of parallel work: 64 rows, 4 panels of b
 COLUMNS = 256         # the unit of work of a sum over rows
 GIGAFLOPS = {4: 200, 8: 100}  # a rough speed by item size, to tell small products from large ones
+PACKS = 96            # rows of the result from which b is packed; for fewer a copy would cost more than it gives
+SMALL = 1_000_000     # multiplications that one core does before another would be awake
 NO_BIAS = {"f": np.empty(0, np.float32), "d": np.empty(0, np.float64)}
 
 
@@ -45,7 +47,7 @@ class MatMul(Op):
         return matmul_cuda(a, b)
 
     def check(self, a, b):
-        if a.dtype != b.dtype:
+        if a.dtype is not b.dtype and a.dtype != b.dtype:
             raise TypeError(f"{self.name}: expected a and b of one type, got {a.dtype} and {b.dtype}")
         if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
             raise ShapeError(f"{self.name}: expected a (..., M, K) and b (..., K, N), got {a.shape} and {b.shape}")
@@ -60,10 +62,10 @@ class MatMul(Op):
 
     def cpu_grad(self, g, c, a, b):
         need_a, need_b = self.needs
-        grad_a = matmul(g, b.swapaxes(-1, -2)) if need_a else None
+        grad_a = matmul(g, b.T if b.ndim == 2 else b.swapaxes(-1, -2)) if need_a else None
         if need_b and b.ndim == 2 and a.ndim > 2:
             a, g = rows_of(a), rows_of(g)
-        return grad_a, matmul(a.swapaxes(-1, -2), g) if need_b else None
+        return grad_a, matmul(a.T if a.ndim == 2 else a.swapaxes(-1, -2), g) if need_b else None
 
     def cuda_grad(self, g, c, a, b):
         need_a, need_b = self.needs
@@ -136,9 +138,9 @@ class Affine(Op):
 def matmul(a, b):
     """a (..., M, K) @ b (..., K, N) as a new array. Batch axes broadcast; nothing is repeated in memory."""
     if b.ndim == 2:
-        out = empty((*a.shape[:-1], b.shape[1]), a.dtype)
         if a.ndim == 2:
-            return matmul_into(a, b, out)
+            return _of_matrices(a, b)
+        out = empty((*a.shape[:-1], b.shape[1]), a.dtype)
         matmul_into(rows_of(a), b, rows_of(out))
         return out
     batch = broadcast("matmul", a.shape[:-2], b.shape[:-2])
@@ -156,6 +158,22 @@ def matmul(a, b):
     return out
 
 
+def _of_matrices(a, b):
+    """a (M, K) @ b (K, N). Where it is small, looking at the arrays takes as long as the product, so little is looked at."""
+    (m, k), n, kind = a.shape, b.shape[1], a.dtype
+    bias = NO_BIAS.get(kind.char)
+    if not JIT or m * n * k > SMALL or bias is None or kind is not b.dtype:
+        return matmul_into(a, b, empty((m, n), kind))
+    turned_a, turned_b = not a.flags.c_contiguous, not b.flags.c_contiguous
+    if turned_a:
+        a = a.T if a.flags.f_contiguous else np.ascontiguousarray(a.T)
+    if turned_b:
+        b = b.T if b.flags.f_contiguous else np.ascontiguousarray(b.T)
+    out = np.empty((m, n), kind)
+    _BLOCKS[kind](out, a, turned_a, b, turned_b, m >= PACKS or turned_b, bias)
+    return out
+
+
 def matmul_into(a, b, out, bias=None):
     """out = a (M, K) @ b (K, N) (+ bias (N,)), for 2-D arrays of one dtype with any strides; rows of out lie contiguous."""
     if not JIT or out.dtype.kind != "f":
@@ -166,7 +184,7 @@ def matmul_into(a, b, out, bias=None):
         return out
     m, n = out.shape
     nanoseconds = 2 * m * n * a.shape[1] / GIGAFLOPS[out.itemsize]
-    packed = m >= 256 or b.strides[1] != b.itemsize  # for few rows a copy would cost more than it gives
+    packed = m >= PACKS or b.strides[1] != b.itemsize
     a, turned_a = _upright(a)
     b, turned_b = _upright(b)
     args = out, a, turned_a, b, turned_b, packed, NO_BIAS[out.dtype.char] if bias is None else np.ascontiguousarray(bias)
@@ -236,6 +254,9 @@ def _blocks(c, a, turned_a, b, turned_b, packed, bias):
             _block(c, a, b, packed, bias, i, p)
 
 
+_BLOCKS = Entries(_blocks, "T[:, ::1], T[:, ::1], boolean, T[:, ::1], boolean, boolean, T[::1]")
+
+
 @kernel(parallel=True)
 def _blocks_parallel(c, a, turned_a, b, turned_b, packed, bias):
     a, b = _as_meant(a, turned_a), _as_meant(b, turned_b)
@@ -273,12 +294,18 @@ def _batched_parallel(c, a, turned_a, b, turned_b, rows):
 
 @kernel
 def _sum_columns(x, out, j, end):
-    """Sums of columns j to end: 64 rows at a time, so that rounding errors do not pile up."""
+    """Sums of columns j to end: 64 rows at a time, so that rounding errors do not pile up; of these 4 at a time, so that
+    the sums are read and written a quarter as often."""
     part, total = np.empty(end - j, x.dtype), out[j:end]
     total[:] = 0
     for i in range(0, x.shape[0], 64):
         part[:] = 0
-        for r in range(i, min(i + 64, x.shape[0])):
+        last = min(i + 64, x.shape[0])
+        for r in range(i, last - 3, 4):
+            first, second, third, fourth = x[r, j:end], x[r + 1, j:end], x[r + 2, j:end], x[r + 3, j:end]
+            for n in range(len(part)):
+                part[n] += (first[n] + second[n]) + (third[n] + fourth[n])
+        for r in range(last - (last - i) % 4, last):
             row = x[r, j:end]
             for n in range(len(part)):
                 part[n] += row[n]

@@ -13,6 +13,7 @@ from .unary import shape_samples
 class Where(Op):
     """x where the condition is True, y elsewhere; the three shapes broadcast."""
     tex = r"\mathrm{where}({condition}, {x}, {y})"
+    each = "x if condition else y"
 
     def cpu(self, condition, x, y):
         shape, plan = plan_of("where", condition.shape, x.shape, y.shape)

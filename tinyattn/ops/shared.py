@@ -21,28 +21,27 @@ _OPTIONS = {"error_model": "numpy", "fastmath": VALUES}
 def exp32(x):
     """e^x in float32, about 1e-7 relative; exact at +-inf and nan.
 
-    x = n ln2 + r with |r| <= ln2 / 2 (ln2 in two parts, so that r is exact); e^r by a polynomial of degree 7;
+    x = n ln2 + r with |r| <= ln2 / 2 (ln2 in two parts, so that r is exact); e^r by a polynomial of degree 6;
     2^n by writing n into the exponent bits, in two halves so that n = 128 and the subnormals survive.
+    n is rounded by adding 1.5 * 2^23: floats of that size are whole numbers, and n stands in the last bits of the sum.
     """
     c = np.float32(-104.0) if x < np.float32(-104.0) else x
     c = np.float32(89.0) if c > np.float32(89.0) else c
-    c = c if c == c else np.float32(0.0)
-    n = np.float32(np.floor(c * np.float32(1.44269504) + np.float32(0.5)))
+    t = c * np.float32(1.44269504) + np.float32(12582912.0)
+    n = t - np.float32(12582912.0)
     r = c - n * np.float32(0.693359375)
     r = r - n * np.float32(-2.12194440e-4)
-    p = np.float32(1.9875691e-4)
-    p = p * r + np.float32(1.3981999e-3)
-    p = p * r + np.float32(8.3334519e-3)
-    p = p * r + np.float32(4.1665796e-2)
-    p = p * r + np.float32(1.6666666e-1)
-    p = p * r + np.float32(0.5)
-    p = (p * r) * r + r + np.float32(1.0)
-    k = np.int32(n)
+    p = np.float32(1.38145964e-3)
+    p = p * r + np.float32(8.36871709e-3)
+    p = p * r + np.float32(4.16683881e-2)
+    p = p * r + np.float32(1.66665206e-1)
+    p = p * r + np.float32(4.99999934e-1)
+    p = (p * r) * r + r + np.float32(1.0)  # nan if x is, and so is its product with whatever the bits of a nan give
+    k = np.int32(np.float32(t).view(np.int32) - np.int32(0x4B400000))
     half = k >> np.int32(1)
     up = np.int32((half + np.int32(127)) << np.int32(23)).view(np.float32)
     rest = np.int32((k - half + np.int32(127)) << np.int32(23)).view(np.float32)
-    y = p * up * rest
-    return y if x == x else x
+    return p * up * rest
 
 
 def tanh32(x):
@@ -553,23 +552,21 @@ def _product(c, a, b, add):
 def exp_below_32(x):
     """e^x in float32 for x <= 0, about 1e-7 relative; 0 where it would be subnormal (below -87.7), so also at -inf; nan stays.
 
-    As `exp32`, a third cheaper: exponents below the smallest are written as 0, which is the number 0.
+    As `exp32`, a third cheaper: 2^n is written at once, and the smallest n that can come, -127, is written as the number 0.
     """
-    c = np.float32(-104.0) if x < np.float32(-104.0) else x
-    z = c if c == c else np.float32(0.0)
-    n = np.float32(np.floor(z * np.float32(1.44269504) + np.float32(0.5)))
+    c = np.float32(-88.1) if x < np.float32(-88.1) else x
+    t = c * np.float32(1.44269504) + np.float32(12582912.0)
+    n = t - np.float32(12582912.0)
     r = c - n * np.float32(0.693359375)
     r = r - n * np.float32(-2.12194440e-4)
-    p = np.float32(1.9875691e-4)
-    p = p * r + np.float32(1.3981999e-3)
-    p = p * r + np.float32(8.3334519e-3)
-    p = p * r + np.float32(4.1665796e-2)
-    p = p * r + np.float32(1.6666666e-1)
-    p = p * r + np.float32(0.5)
+    p = np.float32(1.38145964e-3)
+    p = p * r + np.float32(8.36871709e-3)
+    p = p * r + np.float32(4.16683881e-2)
+    p = p * r + np.float32(1.66665206e-1)
+    p = p * r + np.float32(4.99999934e-1)
     p = (p * r) * r + r + np.float32(1.0)
-    k = np.int32(np.int32(n) + np.int32(127))
-    k = k if k > np.int32(0) else np.int32(0)
-    return p * np.int32(k << np.int32(23)).view(np.float32)
+    k = np.int32(np.float32(t).view(np.int32) << np.int32(23))  # of t only the bits of n are left
+    return p * np.int32(k + np.int32(0x3F800000)).view(np.float32)
 
 
 def exp_below(x):
@@ -577,14 +574,47 @@ def exp_below(x):
     return exp_below_32(x) if isinstance(x, np.float32) else np.exp(x)
 
 
+def log32(x):
+    """log x in float32, about 1e-7 relative; exact at 0, inf and nan; nan below 0.
+
+    x = 2^e (1 + u) with 1 + u from sqrt(1/2) to sqrt(2), read off the bits; log(1 + u) = u - u^2 / 2 + u^3 P(u).
+    """
+    tiny = x < np.float32(1.17549435e-38)  # subnormal numbers have no exponent of their own
+    k = np.float32(x * np.float32(16777216.0) if tiny else x).view(np.int32)
+    e = np.int32(np.int32(k - np.int32(0x3F3504F3)) >> np.int32(23))
+    u = np.int32(k - np.int32(e << np.int32(23))).view(np.float32) - np.float32(1.0)
+    p = np.float32(8.70035996e-2)
+    p = p * u + np.float32(-1.42674763e-1)
+    p = p * u + np.float32(1.4914787e-1)
+    p = p * u + np.float32(-1.6577586e-1)
+    p = p * u + np.float32(1.99630623e-1)
+    p = p * u + np.float32(-2.5001337e-1)
+    p = p * u + np.float32(3.33339108e-1)
+    n = np.float32(e) - (np.float32(24.0) if tiny else np.float32(0.0))
+    y = ((p * u - np.float32(0.5)) * (u * u) + n * np.float32(-2.12194440e-4)) + u + n * np.float32(0.693359375)
+    y = y if x > np.float32(0.0) else np.float32(-np.inf) if x == np.float32(0.0) else np.float32(np.nan)
+    return x if x == np.float32(np.inf) else y
+
+
+def log(x):
+    """log x for kernels."""
+    return log32(x) if isinstance(x, np.float32) else np.log(x)
+
+
 if JIT:
-    exp_below_32 = kernel(exp_below_32)
+    exp_below_32, log32 = kernel(exp_below_32), kernel(log32)
 
     @overload(exp_below, jit_options=_OPTIONS)
     def _exp_below(x):
         if x == types.float32:
             return lambda x: exp_below_32(x)
         return lambda x: math.exp(x)
+
+    @overload(log, jit_options=_OPTIONS)
+    def _log(x):
+        if x == types.float32:
+            return lambda x: log32(x)
+        return lambda x: math.log(x)
 
 
 @kernel

@@ -20,7 +20,7 @@ from ..cuda import log as cuda_log
 from ..device import empty, kernel, launch
 from .broadcast import ShapeError, plan_of
 from .shape import permuted
-from .shared import exp_below, first_row, offset, row_dot, row_max, row_sum, row_sum_exp
+from .shared import exp_below, first_row, log, offset, row_dot, row_max, row_sum, row_sum_exp
 
 CHUNKS = 32    # parts that the rows are cut into for the threads, whatever their number
 NARROW = 256   # shorter rows are worked on by blocks of
@@ -293,7 +293,7 @@ def _softmax(x, y, first, last):
     """For each row i: find the largest x[i, j]; y[i, j] = e^(x[i, j] - largest); divide the row by its sum.
 
     Short rows go by blocks of about `BLOCK` elements: first the differences of all its rows, then e^ of them as one long
-    row (which fills the vector lanes), then the sums.
+    row (which fills the vector lanes, and no row waits for the sum of the one before), then the sums.
     """
     n = x.shape[1]
     if n < NARROW:
@@ -308,15 +308,29 @@ def _softmax(x, y, first, last):
                     y[i, j] = x[i, j] - high
             _exp_in_place(y[start:stop].reshape(-1))
             for i in range(start, stop):
-                _divide_by_sum(y, i)
+                _divide(y, i, row_sum(y, i))
         return
     for i in range(first, last):
         high = row_max(x, i)
         if high == -np.inf:
             high = x.dtype.type(0)
-        for j in range(n):
-            y[i, j] = exp_below(x[i, j] - high)
-        _divide_by_sum(y, i)
+        _divide(y, i, _exp_and_sum(x, y, i, high))
+
+
+@kernel
+def _below(a, b):
+    return a - b
+
+
+@kernel(reduces=True)
+def _exp_and_sum(x, y, i, high):
+    """y[i, j] = e^(x[i, j] - high); returns the sum. Only the sum may be rearranged, see `row_sum`."""
+    total = x.dtype.type(0)
+    for j in range(x.shape[1]):
+        e = exp_below(_below(x[i, j], high))
+        y[i, j] = e
+        total += e
+    return total
 
 
 @kernel
@@ -326,9 +340,8 @@ def _exp_in_place(y):
 
 
 @kernel
-def _divide_by_sum(y, i):
-    """y[i, j] / sum_k y[i, k]; a row of zeros stays one."""
-    total = row_sum(y, i)
+def _divide(y, i, total):
+    """y[i, j] / total; a row of zeros stays one."""
     scale = y.dtype.type(1) / total if total != 0 else total
     for j in range(y.shape[1]):
         y[i, j] *= scale
@@ -355,7 +368,7 @@ def _softmax_masked(x, mask, lengths, steps, y, first, last):
                     y[i, j] -= high
         _exp_in_place(y[start:stop].reshape(-1))
         for i in range(start, stop):
-            _divide_by_sum(y, i)
+            _divide(y, i, row_sum(y, i))
 
 
 @kernel
@@ -423,7 +436,7 @@ def _log_softmax(x, y, first, last):
 @kernel
 def _subtract_log_sum(y, i, total):
     """y[i, j] - log total; a row of -inf, whose total is 0, stays one."""
-    log_total = np.log(total) if total != 0 else total
+    log_total = log(total) if total != 0 else total
     for j in range(y.shape[1]):
         y[i, j] -= log_total
 
@@ -485,7 +498,7 @@ def _log_sum_exp(x, y, first, last):
     for i in range(first, last):
         high = row_max(x, i)
         total = row_sum_exp(x, i, high)
-        y[i] = high + np.log(total)
+        y[i] = high + log(total)
 
 
 @kernel(parallel=True)

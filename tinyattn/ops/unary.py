@@ -5,6 +5,8 @@ Where the rule would be three passes over memory (tanh: multiply, subtract, mult
 import math
 
 import numpy as np
+from numba import prange, types
+from numba.extending import overload
 
 from ..autograd import Op
 from ..cuda import NUMBERS, cuda, cuda_kernel, flat
@@ -12,14 +14,24 @@ from ..cuda import exp as cuda_exp
 from ..cuda import log as cuda_log
 from ..cuda import sqrt as cuda_sqrt
 from ..cuda import tanh as cuda_tanh
-from ..device import empty, kernel
-from .shared import exp, sigmoid, tanh
+from ..device import JIT, VALUES, empty, kernel, launch
+from .shared import exp, exp_below, sigmoid, tanh
+
+CHUNK = 16_384  # elements; the unit of parallel work
 
 
 def run(loop, *arrays):
     """Launch a kernel over the flat elements of arrays of one shape."""
     out = empty(arrays[0].shape, arrays[0].dtype)
     loop(*[a.ravel() for a in arrays], out.reshape(-1))
+    return out
+
+
+def run_shared(nanoseconds, loop, parallel, *arrays):
+    """The same, by all threads where there are many elements; `parallel` gives `loop` CHUNK of them at a time."""
+    out = empty(arrays[0].shape, arrays[0].dtype)
+    args = *[a.ravel() for a in arrays], out.reshape(-1)
+    launch(nanoseconds * out.size, loop, args, parallel, args)
     return out
 
 
@@ -44,6 +56,7 @@ def positive_samples(rng):
 class Neg(Op):
     """-x"""
     tex = "-{x}"
+    each = "-x"
 
     def cpu(self, x):
         return run(_neg, x)
@@ -60,6 +73,7 @@ class Neg(Op):
 class Exp(Op):
     """e^x"""
     tex = "e^{{x}}"
+    each = "exp(x)"
 
     def cpu(self, x):
         return run(_exp, x)
@@ -76,6 +90,7 @@ class Exp(Op):
 class Log(Op):
     """The natural logarithm; -inf at 0, nan below."""
     tex = r"\log {x}"
+    each = "np.log(x)"
 
     def cpu(self, x):
         return run(_log, x)
@@ -92,6 +107,7 @@ class Log(Op):
 class Sqrt(Op):
     """The square root; its slope at 0 is inf. (A norm at 0 has its own rule: see `Norm`.)"""
     tex = r"\sqrt{{x}}"
+    each = "np.sqrt(x)"
 
     def cpu(self, x):
         return run(_sqrt, x)
@@ -108,6 +124,7 @@ class Sqrt(Op):
 class Abs(Op):
     """|x|, with slope 0 at 0"""
     tex = "|{x}|"
+    each = "abs(x)"
 
     def cpu(self, x):
         return run(_abs, x)
@@ -140,6 +157,7 @@ class Sign(Op):
 class Tanh(Op):
     """(e^x - e^-x) / (e^x + e^-x)"""
     tex = r"\tanh({x})"
+    each, each_grad = "tanh(x)", {"x": "g * (1 - y * y)"}
 
     def cpu(self, x):
         return run(_tanh, x)
@@ -162,6 +180,7 @@ class Tanh(Op):
 class Sigmoid(Op):
     """1 / (1 + e^-x)"""
     tex = r"\sigma({x})"
+    each, each_grad = "sigmoid(x)", {"x": "g * y * (1 - y)"}
 
     def cpu(self, x):
         return run(_sigmoid, x)
@@ -184,9 +203,10 @@ class Sigmoid(Op):
 class Relu(Op):
     """max(0, x), with slope 0 at 0"""
     tex = r"\mathrm{relu}({x})"
+    each, each_grad = "x if x > 0 or x != x else 0", {"x": "g if x > 0 else 0"}
 
     def cpu(self, x):
-        return run(_relu, x)
+        return run_shared(0.08, _relu, _relu_parallel, x)
 
     def cuda(self, x):
         return run_cuda(_relu_cuda, x)
@@ -195,7 +215,7 @@ class Relu(Op):
         return g.where(x > 0, 0.0)
 
     def cpu_grad(self, g, y, x):
-        return (run(_relu_grad, g, x),)
+        return (run_shared(0.1, _relu_grad, _relu_grad_parallel, g, x),)
 
     def cuda_grad(self, g, y, x):
         return (run_cuda(_relu_grad_cuda, g, x),)
@@ -208,14 +228,14 @@ class Gelu(Op):
     tex = r"\mathrm{gelu}({x})"
 
     def cpu(self, x):
-        return run(_gelu, x)
+        return run_shared(0.3, _gelu, _gelu_parallel, x)
 
     def grad_x(self, g, y, x):
         density = (x * x * -0.5).exp() * (1 / math.sqrt(2 * math.pi))
         return g * (0.5 * (1 + (x * math.sqrt(0.5)).erf()) + x * density)
 
     def cpu_grad(self, g, y, x):
-        return (run(_gelu_grad, g, x),)
+        return (run_shared(0.3, _gelu_grad, _gelu_grad_parallel, g, x),)
 
     samples = shape_samples
 
@@ -369,17 +389,80 @@ def _relu_grad(g, x, out):
         out[i] = g[i] if x[i] > 0 else 0
 
 
+@kernel(parallel=True)
+def _relu_parallel(x, out):
+    for c in prange(-(-len(x) // CHUNK)):
+        _relu(x[c * CHUNK:(c + 1) * CHUNK], out[c * CHUNK:(c + 1) * CHUNK])
+
+
+@kernel(parallel=True)
+def _relu_grad_parallel(g, x, out):
+    for c in prange(-(-len(x) // CHUNK)):
+        _relu_grad(g[c * CHUNK:(c + 1) * CHUNK], x[c * CHUNK:(c + 1) * CHUNK], out[c * CHUNK:(c + 1) * CHUNK])
+
+
+def normal32(x):
+    """(Phi(x), phi(x)), the normal distribution's share below x and its density at x, in float32.
+
+    With z = |x| the share beyond z is phi(z) times a function that falls slowly, here t P(t) with t = 1 / (1 + 0.3 z) and
+    P of degree 7 fitted to z < 14.5: 6e-7 relative near 0, 4e-6 at z = 13, where the square of z has lost digits.
+    (0.5 + 0.5 erf would lose all of them on the left.)
+    """
+    z = abs(x)
+    e = exp_below(np.float32(-0.5) * z * z)
+    t = np.float32(1.0) / (np.float32(1.0) + np.float32(0.3) * z)
+    p = np.float32(0.03542386)
+    p = p * t + np.float32(-0.15615894)
+    p = p * t + np.float32(0.20455757)
+    p = p * t + np.float32(-0.052034684)
+    p = p * t + np.float32(0.12769209)
+    p = p * t + np.float32(0.10017586)
+    p = p * t + np.float32(0.120712146)
+    p = p * t + np.float32(0.119632006)
+    beyond = e * (p * t)
+    return (beyond if x < np.float32(0.0) else np.float32(1.0) - beyond), e * np.float32(0.3989422804)
+
+
+def normal(x):
+    """`normal32`, or for float64 with the C library's functions. This body is what runs without the JIT."""
+    if isinstance(x, np.float32):
+        return normal32(x)
+    return 0.5 * math.erfc(-x * math.sqrt(0.5)), math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+if JIT:
+    normal32 = kernel(normal32)
+
+    @overload(normal, jit_options={"error_model": "numpy", "fastmath": VALUES})
+    def _normal(x):
+        if x == types.float32:
+            return lambda x: normal32(x)
+        return lambda x: (0.5 * math.erfc(-x * math.sqrt(0.5)), math.exp(-0.5 * x * x) / math.sqrt(2 * math.pi))
+
+
 @kernel
 def _gelu(x, out):
     for i in range(len(x)):
-        out[i] = 0.5 * x[i] * (1 + math.erf(x[i] * math.sqrt(0.5)))
+        out[i] = x[i] * normal(x[i])[0]
 
 
 @kernel
 def _gelu_grad(g, x, out):
     for i in range(len(x)):
-        density = math.exp(-0.5 * x[i] * x[i]) / math.sqrt(2 * math.pi)
-        out[i] = g[i] * (0.5 * (1 + math.erf(x[i] * math.sqrt(0.5))) + x[i] * density)
+        below, density = normal(x[i])
+        out[i] = g[i] * (below + x[i] * density)
+
+
+@kernel(parallel=True)
+def _gelu_parallel(x, out):
+    for c in prange(-(-len(x) // CHUNK)):
+        _gelu(x[c * CHUNK:(c + 1) * CHUNK], out[c * CHUNK:(c + 1) * CHUNK])
+
+
+@kernel(parallel=True)
+def _gelu_grad_parallel(g, x, out):
+    for c in prange(-(-len(x) // CHUNK)):
+        _gelu_grad(g[c * CHUNK:(c + 1) * CHUNK], x[c * CHUNK:(c + 1) * CHUNK], out[c * CHUNK:(c + 1) * CHUNK])
 
 
 @kernel

@@ -88,14 +88,22 @@ def _texts(path, own_names):
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):  # a template, or a file of another version
         return
-    nodes = [node for node in ast.walk(tree)
-             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)]
+    nodes = _documented(tree)
     own = re.compile(rf"(?<![^\W_])(?:{'|'.join(map(re.escape, sorted(own_names, key=len, reverse=True)))})(?![^\W_])",
                      re.IGNORECASE)
     for node in sorted(nodes, key=lambda node: getattr(node, "lineno", 0)):
         text = _unwrap(ast.get_docstring(node) or "")
         if len(text.split()) >= FEWEST_WORDS:
             yield own.sub(MASK, text)
+
+
+def _documented(node):
+    """The module, classes and functions in `node`, at any depth. Expressions, most of a tree, hold none and are passed over."""
+    found = [node] if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) else []
+    for name in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for statement in getattr(node, name, ()):
+            found += _documented(statement)
+    return found
 
 
 def _unwrap(text):

@@ -300,10 +300,17 @@ def batches(lengths, batch_size, rng):
     return [cut[i] for i in rng.permutation(len(cut))]
 
 
-def pad(sequences, pad=Vocabulary.PAD):
-    """Lists of numbers as one array: (B, T) int64 filled up with `pad`, and their lengths (B,)."""
+def roomy(length, bucket=1, most=None):
+    """The length to pad to: a multiple of `bucket`, but beyond `most` no further than `length` itself."""
+    up = -(-int(length) // bucket) * bucket
+    return up if most is None else max(int(length), min(up, most))
+
+
+def pad(sequences, pad=Vocabulary.PAD, bucket=1, most=None):
+    """Lists of numbers as one array: (B, T) int64 filled up with `pad`, and their lengths (B,). T is that of the longest,
+    made `roomy`."""
     lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
-    padded = np.full((len(sequences), lengths.max(initial=0)), pad, dtype=np.int64)
+    padded = np.full((len(sequences), roomy(lengths.max(initial=0), bucket, most)), pad, dtype=np.int64)
     for row, sequence in zip(padded, sequences):
         row[:len(sequence)] = sequence
     return padded, lengths

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain, count
 
-from tinyattn.autograd import _complete, _rule_results, _Slot, grad, no_grad
+from tinyattn.autograd import _complete, _rule_results, grad, no_grad
 from tinyattn.errors import InputError
 from tinyattn.program import _in_order
 from tinyattn.tensor import Tensor
@@ -133,16 +133,10 @@ class Recording:
         """What the rules of a node send to its inputs, for the gradients `g` of its outputs (None: nothing came)."""
         op, make = node.op, Tensor._wrap
         op.needs = [t is not None and t.requires_grad for t in op.inputs]
-        slots = [None if a is None else _filled(make(a, None, 0, False)) for a in g]
+        totals = [None if a is None else make(a, None, 0, False) for a in g]
         with no_grad():
-            g = slots[0].total if len(slots) == 1 else _complete(op, slots, True)
+            g = totals[0] if len(totals) == 1 else _complete(op, totals, True)
             return [None if part is None else part.numpy() for part in _rule_results(op, g, op.needs, make)]
-
-
-def _filled(total):
-    slot = _Slot()
-    slot.total = total
-    return slot
 
 
 def _by_key(names):

@@ -1,0 +1,14 @@
+"""Captured steps: a training step is run once, written down, and replayed.
+
+    trace.py     arguments that tell which NumPy functions were applied to them
+    tape.py      writes a step down while it runs: a Program of calls that can be run again
+    passes.py    dead code, common subexpressions
+    fusion.py    chains of elementwise operations become one generated loop
+    memory.py    which memory each array stands in, by its lifetime; results in place of dying operands
+    replay.py    the calls bound to their memory: what is left of a step
+    step.py      `compile(step)`: from the first call to the replay, and `capture` for those who want to look
+"""
+from .step import Compiled, capture, compile, optimised, stages
+from .tape import Captured, Tape
+
+__all__ = ["Captured", "Compiled", "Tape", "capture", "compile", "optimised", "stages"]

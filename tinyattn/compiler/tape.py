@@ -1,0 +1,434 @@
+"""The tape: writes a step down while it runs, array by array, as a Program whose instructions can be run again.
+
+The engine tells the active tape (`state.tape` in `op.py`) of everything that makes an array: an op's loop, a rule of the
+backward walk, the sum of two gradients, a zero-filled buffer. An array is known by its identity, so no Tensor, no node and
+no order of the walk is needed afterwards: what is left is a list of calls on numbered values, each value made once.
+"""
+import functools
+import re
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from .. import random
+from ..autograd import Op, _set, state
+from ..program import Instruction, Program, Value, plain_attributes
+from .trace import Hole, Traced, Uncapturable, filled, holes, plain, where_in_the_step
+
+ndarray = np.ndarray
+ADD = "x + y"
+
+
+@dataclass
+class Call(Instruction):
+    """An Instruction that can be run.
+
+    run      arrays in, a tuple of arrays out, one for each of `outputs`; None stands for an optional input left out
+    part     "numpy", "forward" or "backward"
+    node     the op whose `saved` this call fills (forward) or reads (backward): the two stay in this order
+    each     a Python expression in the input names: element i of the output from the elements i of the inputs; or ""
+    takes    `run` has a parameter `out` and may be given there the memory of the input at this position
+    draws    does it draw a random number? Such calls keep their order, and stay even if unused
+    settings a text: two calls of one op with equal settings and inputs give the same. None where nobody can tell
+    bare     arrays in, a function without arguments out: `run` without the tuple around its result
+    """
+    run: object = None
+    part: str = "forward"
+    node: object = None
+    each: str = ""
+    takes: int | None = None
+    draws: bool = False
+    settings: str | None = None
+    bare: object = None
+
+
+@dataclass
+class Captured:
+    """A step as written down. `program.outputs` are the values of the returned Tensors, then of the gradients.
+
+    arrays      {value: array} of all leaves: inputs, parameters and constants
+    inputs      the values of the arguments' arrays
+    returned    how many of `program.outputs` are returned
+    leaves      the Tensors whose `.grad` the step sets; their gradients are the rest of `program.outputs`
+    result      what the step returned, with a Hole in the place of each Tensor
+    effects     [(name, function)]: clipping and updates, to be called in this order after the rest
+    aliases     {value: value}: this one is a view of that one's memory
+    strided     the values whose elements do not lie one after the other
+    nodes       the ops that were recorded: their graph is not needed once the calls are bound
+    """
+    program: Program
+    arrays: dict
+    inputs: list
+    returned: int
+    leaves: list
+    result: object
+    effects: list
+    aliases: dict = field(default_factory=dict)
+    strided: set = field(default_factory=set)
+    nodes: list = field(default_factory=list)
+
+
+def root_of(array):
+    """The array that owns the memory."""
+    while isinstance(array.base, ndarray):
+        array = array.base
+    return array
+
+
+def told(method):
+    """A method by which the tape is told of something. What it cannot follow ends the writing, never the step itself."""
+    @functools.wraps(method)
+    def run(self, *args):
+        if not self.reason:
+            try:
+                method(self, *args)
+            except Uncapturable as reason:
+                self.fail(str(reason))
+    return run
+
+
+class Tape:
+    """Give it the arrays of the arguments, run the step with `state.tape` set to it, and ask for `captured(result)`.
+
+    `reason` says in a line why the step cannot be captured, or is "". From then on the step runs as without a tape.
+    """
+
+    def __init__(self, inputs):
+        self.reason = ""
+        self.values, self.calls, self.arrays, self.aliases = [], [], {}, {}
+        self.made_by_number = []        # the array of each value: kept, so that no other array can have its identity
+        self.known, self.roots = {}, {}  # {id(array): (value, array)}, {id(the owner of the memory): (value, owner)}
+        self.numbers, self.nodes = {}, []
+        self.gradients, self.effects, self.seeds, self.part = {}, [], 0, "forward"
+        self.inputs = [self._leaf(array, "input") for array in inputs]
+
+    def fail(self, reason):
+        """Stop writing. The step goes on."""
+        self.reason = self.reason or reason
+        if state.tape is self:
+            state.tape = None
+            state.special = state.fused != "auto" or state.anomaly
+
+    # -- values ------------------------------------------------------------------------------------------------------
+    def _new(self, array, kind="value"):
+        number, root = len(self.values), root_of(array)
+        self.values.append(Value(number, array.shape, str(array.dtype), "", kind))
+        self.made_by_number.append(array)
+        self.known[id(array)] = number, array
+        self.roots.setdefault(id(root), (number, root))
+        return number
+
+    def _leaf(self, array, kind):
+        number = self._new(array, kind)
+        self.arrays[number] = array
+        return number
+
+    def read(self, array):
+        """The value of an array: one that was made in the step, or a view of such a one, or else a leaf from outside."""
+        if array is None:
+            return None
+        found = self.known.get(id(array))
+        if found is not None:
+            return found[0]
+        found = self.roots.get(id(root_of(array)))
+        if found is not None:
+            return self._view(found[0], array)
+        if isinstance(array, Traced):  # a method of arrays that `Traced` does not know
+            raise Uncapturable(f"an array was made by a NumPy function that cannot be followed, {where_in_the_step()}")
+        return self._leaf(array, "constant")
+
+    def _view(self, number, array):
+        """A view that was made out of sight, by `ravel` or `asarray`: an instruction that makes it again."""
+        whole = self.made_by_number[number]
+        shape, strides, offset = array.shape, array.strides, _address(array) - _address(whole)
+        if (shape, strides, offset, array.dtype) == (whole.shape, whole.strides, 0, whole.dtype):
+            return number
+        if offset < 0 or not whole.flags.c_contiguous or array.dtype != whole.dtype:
+            raise Uncapturable(f"a view was made that cannot be followed, {where_in_the_step()}")
+        array = plain(array)
+
+        def run(x):
+            return (np.ndarray(shape, x.dtype, x, offset, strides),)
+        return self._write("view", [number], ["x"], [array], run, settings=f"{shape} {strides} {offset}")[0]
+
+    def _write(self, op, inputs, names, outs, run, scope="", **more):
+        """Write down a call, unless all that it gives are known arrays; the values of its outputs."""
+        if outs and all(id(a) in self.known for a in outs):
+            return [self.known[id(a)][0] for a in outs]
+        if self.effects:
+            raise Uncapturable(f"{op} is computed after {self.effects[0][0]}, {where_in_the_step()}: updates come last")
+        outputs = []
+        for array in outs:
+            before = self.roots.get(id(root_of(array)))
+            outputs.append(self._new(array))
+            if before is not None:
+                self.aliases[outputs[-1]] = before[0]
+        part = more.pop("part", self.part)
+        scope = scope or state.scope
+        if part == "backward" and not scope.startswith("backward"):
+            scope = f"backward/{scope}".rstrip("/")
+        self.calls.append(Call(op, inputs, outputs, scope, input_names=names, run=run, part=part, **more))
+        return outputs
+
+    # -- what the engine says ----------------------------------------------------------------------------------------
+    @told
+    def called(self, op, arrays, outs):
+        """An op's loop ran."""
+        if not all(type(a) is ndarray for a in outs):
+            raise Uncapturable(f"{op.name} was computed on a card")
+        if any(_holds_traced(v) for v in vars(op).values()):
+            raise Uncapturable(f"{op.name}: its setting was computed from an argument, {where_in_the_step()}: give it as an "
+                               "input (gather in place of x[ids])")
+        if op.recorded:
+            self.part = "forward"
+            self.nodes.append(op)
+
+        def run(*arrays):
+            out = op.cpu(*arrays)
+            return out if type(out) is tuple else (out if type(out) is ndarray else np.asarray(out),)
+        names = [f"x{i}" for i in range(len(arrays))] if op.variadic else list(op.input_names)
+        attributes = op.attributes()
+        same = len(outs) == 1 and op.each and all(a.dtype in (outs[0].dtype, bool) for a in arrays)
+        self._write(op.name, [self.read(a) for a in arrays], names, outs, run, op.scope if op.recorded else "",
+                    attributes=plain_attributes(attributes), tex=op.tex, fused=op.composed is not None,
+                    node=op if op.saved is not None else None, each=op.each if same else "",
+                    settings=None if _holds_array(vars(op)) else repr(attributes), bare=partial(partial, op.cpu))
+
+    @told
+    def ruled(self, op, g, y, arrays, grads):
+        """A loop gave the gradients of an op's inputs, None for those that need none."""
+        self.part = "backward"
+        gs, ys = _listed(g), _listed(y)
+        wanted = [i for i, a in enumerate(grads) if a is not None]
+
+        def rule(*given):
+            g, y, x = given[:len(gs)], given[len(gs):len(gs) + len(ys)], given[len(gs) + len(ys):]
+            return partial(op.cpu_grad, g[0] if len(gs) == 1 else g, y[0] if len(ys) == 1 else y, *x)
+
+        def run(*given, rule=rule):
+            found = rule(*given)()
+            return tuple([found[i] for i in wanted])
+        given = [*gs, *ys, *arrays]
+        names = (["g"] if len(gs) == 1 else [f"g{i}" for i in range(len(gs))])
+        names += ["y"] if len(ys) == 1 else [f"y{i}" for i in range(len(ys))]
+        names += [f"x{i}" for i in range(len(arrays))] if op.variadic else list(op.input_names)
+        inputs = [self.read(a) for a in given]
+        formula = op.each_grad.get(op.input_names[wanted[0]], "") if len(wanted) == 1 and not op.variadic else ""
+        if formula:  # only what the formula reads: the rest need not live so long
+            used = [i for i, name in enumerate(names) if _mentions(formula, name)]
+            if all(given[i].dtype == g.dtype for i in used):
+                names, inputs = [names[i] for i in used], [inputs[i] for i in used]
+                run, rule = (_given_some(f, used, len(given)) for f in (run, rule))
+            else:
+                formula = ""
+        self._write(f"{op.name}.grad", inputs, names, [grads[i] for i in wanted], run, f"backward/{op.scope}",
+                    node=op if op.saved is not None else None, each=formula, bare=rule,
+                    settings=None if _holds_array(vars(op)) else f"{op.attributes()!r} {wanted}")
+
+    @told
+    def accumulated(self, op, g, before, total):
+        """An op added the gradient of its first input into `total`: into zeros, or into what was there `before`."""
+        start = [] if before is None else [self.read(before)]
+        given = [g, *[None if t is None else t.array for t in op.inputs[1:]]]
+        shape, dtype, first = total.shape, total.dtype, len(start)
+
+        def run(*arrays, out=None):
+            out = np.empty(shape, dtype) if out is None else out
+            if not first:
+                out.fill(0)
+            elif out is not arrays[0]:
+                np.copyto(out, arrays[0])
+            op.inputs = (None, *[_Holder(a) for a in arrays[first + 1:]])
+            op.accumulate(arrays[first], out)
+            return (out,)
+        names = [*["total"] * first, "g", *op.input_names[1:]]
+        self._renew(f"{op.name}.accumulate", [*start, *[self.read(a) for a in given]], names, total, run, op.scope, first > 0)
+
+    @told
+    def added(self, before, part, total):
+        """A second gradient was added to a first."""
+        def run(x, y):
+            return (x + y,)
+        self._renew("add", [self.read(before), self.read(part)], ["x", "y"], total, run, "", False, each=ADD)
+
+    def _renew(self, op, inputs, names, array, run, scope, takes, each=""):
+        """A call that wrote into an array that may be known: from now on that array is another value."""
+        self.known.pop(id(array), None)
+        self.roots.pop(id(root_of(array)), None)
+        self._write(op, inputs, names, [array], run, f"backward/{scope}", part="backward", each=each,
+                    takes=0 if takes else None)
+
+    @told
+    def made(self, array):
+        """The engine made a constant: the 1 that the walk starts from, zeros for an output without a gradient."""
+        self.part = "backward"
+        self.read(array)
+
+    @told
+    def copied(self, source, copy):
+        self._write("copy", [self.read(source)], ["x"], [copy], lambda x: (x.copy(),))
+
+    @told
+    def graded(self, leaf, array, before):
+        """`leaf.grad` is now this array; before, it was the Tensor `before`, or None."""
+        number = self.read(array)
+        if before is not None and id(leaf) not in self.gradients:
+            raise Uncapturable("gradients of before the step would be added to: call zero_grad() in it, before backward()")
+        self.gradients[id(leaf)] = leaf, number
+
+    # -- what the tensor module says ---------------------------------------------------------------------------------
+    @told
+    def number(self, array):
+        """`array` was made for a number of the code, such as the 2 in 2 * x; equal ones are one constant."""
+        key = array.dtype.char, array.shape, array.tobytes()
+        if key not in self.numbers:
+            self.numbers[key] = self._leaf(array, "constant"), array
+        self.known[id(array)] = self.numbers[key][0], array
+
+    def shown(self, array):
+        """The values of a Tensor are asked for as a NumPy array: give one that leaves a trace."""
+        try:
+            return array if self.reason else self._traced(self.read(array), array)
+        except Uncapturable as reason:
+            self.fail(str(reason))
+            return array
+
+    @told
+    def wrapped(self, data, array):
+        """`array` was made for a new Tensor from `data`."""
+        if type(data) is random.Seed:
+            self.seeds += 1
+            self._write("seed", [], [], [array], lambda: (np.array(random.next_seed()),), draws=True)
+        elif isinstance(data, ndarray) and (isinstance(data, Traced) or id(data) in self.known or id(root_of(data)) in self.roots):
+            dtype = array.dtype
+            self._write("tensor", [self.read(data)], ["x"], [array], lambda x: (np.array(x, dtype, order="C"),),
+                        settings=str(dtype))
+        elif _holds_traced(data):
+            raise Uncapturable(f"a Tensor is made of a list of arrays, {where_in_the_step()}: use numpy.stack")
+        else:
+            self.read(array)
+
+    def numpy(self, name, function, args, kwargs):
+        """A NumPy function was called on Traced arrays: call it on plain ones, and write it down."""
+        found = []
+        tree = holes((args, kwargs), found)
+
+        def call(arrays):
+            args, kwargs = filled(tree, arrays)
+            return function(*args, **kwargs)
+
+        def run(*arrays):
+            result = call(arrays)
+            return tuple([np.asarray(a) for a in (result if isinstance(result, (tuple, list)) else (result,))])
+        result = call([plain(a) for a in found])
+        if self.reason:
+            return result
+        many = isinstance(result, (tuple, list))
+        outs = [np.asarray(a) for a in (result if many else (result,))]
+        outs = [a[...] if id(a) in self.known else a for a in outs]  # not the argument itself, which must stay Traced
+        try:
+            inputs = [self.read(a) for a in found]
+            numbers = self._write(name, inputs, [f"x{i}" for i in range(len(inputs))], outs, run, part="numpy",
+                                  attributes=_settings(args, kwargs), settings=f"{id(function)} {tree!r}")
+        except Uncapturable as reason:
+            self.fail(str(reason))
+            return result
+        traced = [self._traced(n, a) for n, a in zip(numbers, outs, strict=True)]
+        return type(result)(traced) if type(result) in (tuple, list) else tuple(traced) if many else traced[0]
+
+    def _traced(self, number, array):
+        view = plain(array).view(Traced)
+        view.tape = self
+        self.known[id(view)] = number, view
+        return view
+
+    # -- what optimisers say -----------------------------------------------------------------------------------------
+    def effect(self, name, function):
+        """Clipping or an update: done now, and again at the end of each replay."""
+        self.effects.append((name, function))
+        with _set(tape=None):
+            return function()
+
+    def told_all(self, result):
+        """`captured(result)`, or None with `reason` set where that cannot be."""
+        try:
+            return None if self.reason else self.captured(result)
+        except Uncapturable as reason:
+            self.fail(str(reason))
+            return None
+
+    # -- the end -----------------------------------------------------------------------------------------------------
+    def captured(self, result):
+        """All that was written down. `result` is what the step returned: Tensors, in tuples, lists and dictionaries."""
+        outputs = []
+        tree = _tensors_out(result, outputs)
+        numbers = [self.read(t.array) for t in outputs]
+        leaves = [leaf for leaf, _ in self.gradients.values()]
+        for leaf in leaves:
+            found = self.known.get(id(leaf.array))
+            if found is not None:
+                self.values[found[0]].kind, self.values[found[0]].name = "parameter", leaf.name
+        program = Program(self.values, self.calls, numbers + [n for _, n in self.gradients.values()])
+        strided = {n for n, a in enumerate(self.made_by_number) if not a.flags.c_contiguous}
+        return Captured(program, self.arrays, self.inputs, len(numbers), leaves, tree, self.effects, self.aliases, strided,
+                        self.nodes)
+
+
+class _Holder:
+    """What `accumulate` reads an op's other inputs from."""
+    __slots__ = ("array",)
+
+    def __init__(self, array):
+        self.array = array
+
+
+def _address(array):
+    return array.__array_interface__["data"][0]
+
+
+def _listed(x):
+    return list(x) if type(x) is tuple else [x]
+
+
+def _mentions(formula, name):
+    return re.search(rf"\b{name}\b", formula) is not None
+
+
+def _holds_array(x):
+    return isinstance(x, ndarray) or (isinstance(x, dict) and any(map(_holds_array, x.values()))) or (
+        isinstance(x, (tuple, list)) and any(map(_holds_array, x)))
+
+
+def _given_some(run, used, many):
+    """`run` as a function of some of its arguments, those at the places `used`; it does not look at the others."""
+    def some(*given):
+        every = [None] * many
+        for i, array in zip(used, given, strict=True):
+            every[i] = array
+        return run(*every)
+    return some
+
+
+def _holds_traced(x):
+    return isinstance(x, Traced) or (isinstance(x, (tuple, list)) and any(_holds_traced(i) for i in x))
+
+
+def _settings(args, kwargs):
+    """What a NumPy call was given beside arrays, for the listing."""
+    plain = {f"arg{i}": str(a) for i, a in enumerate(args) if not isinstance(a, ndarray)}
+    return {**plain, **{k: str(v) for k, v in kwargs.items() if not isinstance(v, ndarray)}}
+
+
+def _tensors_out(tree, found):
+    """`tree` with the number of each Tensor in its place; the Tensors are appended to `found`."""
+    if isinstance(tree, Op.result):
+        found.append(tree)
+        return Hole(len(found) - 1)
+    if isinstance(tree, Traced):
+        raise Uncapturable("the step returns a NumPy array; return a Tensor, and call .numpy() on what the compiled step gives")
+    if type(tree) in (tuple, list):
+        return type(tree)([_tensors_out(x, found) for x in tree])
+    if type(tree) is dict:
+        return {k: _tensors_out(v, found) for k, v in tree.items()}
+    return tree
