@@ -12,7 +12,8 @@ from tinyattn.ops.broadcast import ShapeError
 from tinyattn.ops.matmul import Affine, MatMul, column_sums, matmul, matmul_into
 from tinyattn.ops.shared import pack, product
 
-SIZES = [(1, 1, 1), (5, 7, 9), (4, 64, 64), (3, 300, 70), (65, 129, 257), (0, 3, 4), (3, 0, 4), (3, 4, 0)]
+SIZES = [(1, 1, 1), (5, 7, 9), (4, 64, 64), (3, 300, 70), (65, 129, 257), (0, 3, 4), (3, 0, 4), (3, 4, 0),
+         (1, 5, 300), (1, 30, 5), (270, 5, 1), (7, 30, 1), (5, 1, 7), (1, 0, 3), (3, 0, 1), (1, 3, 0), (0, 3, 1)]
 if device.JIT:
     SIZES += [(300, 40, 65), (70, 513, 200)]
 
@@ -50,6 +51,49 @@ def test_batch_axes_broadcast(shapes):
     np.testing.assert_allclose(matmul(a, b), a @ b, rtol=1e-13, atol=1e-13)
 
 
+THIN = [((20, 1, 3), (20, 3, 5)), ((2, 3, 1, 9), (2, 3, 9, 300)), ((4, 270, 6), (4, 6, 1)), ((3, 1, 6), (3, 6, 1)),
+        ((3, 2, 5, 4), (4, 1)), ((2, 7, 1), (2, 1, 6)), ((0, 1, 3), (0, 3, 2)), ((0, 2, 1), (0, 1, 2)), ((3, 1, 0), (3, 0, 2)),
+        ((3, 2, 0), (3, 0, 1)), ((2, 1, 3), (2, 3, 0)), ((2, 1, 3), (3, 4)), ((1, 3), (2, 3, 4)), ((2, 1, 1, 3), (5, 3, 1)),
+        ((1, 1, 5), (4, 5, 6)), ((4, 6, 1), (1, 1, 5)), ((1, 7), (7, 4)), ((6, 7), (7, 1)), ((5, 1), (1, 7))]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shapes", THIN)
+def test_vectors_in_every_layout(shapes, dtype):
+    """One row, one column or a depth of 1: values and gradients, rows or columns lying together, and neither."""
+    rng = np.random.default_rng(8)
+    (a, b), turn = [rng.normal(size=s).astype(dtype) for s in shapes], (-1, -2)
+    g = rng.normal(size=(a @ b).shape)
+    close = {"rtol": 1e-5, "atol": 1e-5} if dtype == "float32" else {"rtol": 1e-12, "atol": 1e-12}
+    ways = [np.array, lambda x: x.swapaxes(*turn).copy().swapaxes(*turn), lambda x: x.repeat(2, -1)[..., ::2],
+            lambda x: x[..., ::-1, :].copy()[..., ::-1, :]]
+    golds = [a.astype(float) @ b, g @ b.swapaxes(*turn), a.swapaxes(*turn) @ g]
+    for way in ways:
+        for other in ways:
+            x, y = Tensor(a, requires_grad=True), Tensor(b, requires_grad=True)
+            x.array, y.array = way(a), other(b)
+            c = x @ y
+            for mine, gold in zip([c, *grad([c], [x, y], [Tensor(g, dtype=dtype)])], golds, strict=True):
+                gold = gold.sum(tuple(range(gold.ndim - mine.ndim)))
+                gold = gold.sum(tuple(i for i, n in enumerate(mine.shape) if n == 1 < gold.shape[i]), keepdims=True)
+                np.testing.assert_allclose(mine.numpy(), gold, **close)
+
+
+@pytest.mark.skipif(not device.JIT, reason="without the JIT a product is NumPy's")
+def test_vectors_have_loops_of_their_own(monkeypatch):
+    """No copy of b, no tile of four rows, and the gradient of a transpose lies as what was transposed does."""
+    for loops in ("_batched", "_blocks", "_BLOCKS"):
+        monkeypatch.setattr(module, loops, None)
+    for a, b in [((4, 1, 5), (4, 5, 6)), ((4, 6, 5), (4, 5, 1)), ((4, 6, 1), (4, 1, 5)), ((1, 5), (5, 6)), ((2, 6, 5), (5, 1))]:
+        a, b = np.ones(a, "f"), np.ones(b, "f")
+        turned = b.swapaxes(-1, -2).copy().swapaxes(-1, -2)
+        assert (matmul(a, b) == a.shape[-1]).all() and (matmul(a, turned) == a.shape[-1]).all()
+        op = MatMul()
+        op.needs = (False, True)
+        if a.ndim > 2 < b.ndim:
+            assert op.cpu_grad(matmul(a, b), None, a, turned)[1].swapaxes(-1, -2).flags.c_contiguous
+
+
 def test_heads_are_read_where_they_lie():
     """(B, T, H, D) seen as (B, H, T, D): four axes that cannot be merged."""
     rng = np.random.default_rng(2)
@@ -74,6 +118,9 @@ def test_affine_is_product_and_bias():
     rng = np.random.default_rng(4)
     x, w, b = rng.normal(size=(3, 2, 5)), rng.normal(size=(4, 5)), rng.normal(size=4)
     np.testing.assert_allclose(Affine()(Tensor(x), Tensor(w), Tensor(b)).numpy(), x @ w.T + b, rtol=1e-13)
+    for rows, n in [((1,), 4), ((), 4), ((3, 2), 1), ((1,), 1)]:  # one row, one column
+        x, w, b = rng.normal(size=(*rows, 5)), rng.normal(size=(n, 5)), rng.normal(size=n)
+        np.testing.assert_allclose(Affine()(Tensor(x), Tensor(w), Tensor(b)).numpy(), x @ w.T + b, rtol=1e-12, atol=1e-14)
 
 
 def test_inf_and_nan_reach_only_what_they_touch():
@@ -119,13 +166,14 @@ def test_the_same_bits_for_one_thread_and_for_all(monkeypatch):
     monkeypatch.setattr(device, "PARALLEL_ABOVE", 0)
     rng = np.random.default_rng(7)
     a, b = rng.normal(size=(300, 130)).astype("f"), rng.normal(size=(130, 300)).astype("f")
-    heads = rng.normal(size=(3, 2, 70, 20)).astype("f")
+    heads, vectors = rng.normal(size=(3, 2, 70, 20)).astype("f"), rng.normal(size=(3, 2, 70, 1)).astype("f")
     before, results = device.get_num_threads(), []
     try:
         for threads in (1, before):
             device.set_num_threads(threads)
             results.append([matmul(a, b), matmul(b.T, a.T), matmul(a[:70], b), matmul(heads, heads.swapaxes(2, 3)),
-                            column_sums(a)])
+                            column_sums(a), matmul(a, b[:, :1].copy()), matmul(a[:1], b), matmul(b[:1], b.T),
+                            matmul(vectors.swapaxes(2, 3), heads), matmul(vectors, vectors.swapaxes(2, 3))])
     finally:
         device.set_num_threads(before)
     for one, two in zip(*results, strict=True):

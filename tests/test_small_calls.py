@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import tinyattn as ta
-from tinyattn import Tensor
+from tinyattn import Tensor, autograd, device
 from tinyattn.autograd import Op, _set, grad, no_grad
-from tinyattn.device import JIT, Entries, kernel
+from tinyattn.device import JIT, Entries, Shortcuts, kernel
 from tinyattn.ops import binary, matmul
 
 OPS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
@@ -121,6 +121,123 @@ def test_entries_compile_for_what_they_know_and_leave_the_rest_to_the_kernel():
 def test_an_operand_of_another_type_does_not_reach_the_compiled_code():
     x, y = np.array([1.5, 2.5], np.float32), np.array([2, 3], np.int64)
     np.testing.assert_array_equal(binary.run("mul", binary._MUL, x, y), np.array([3, 7.5], np.float32))
+
+
+# -- the short ways against the long ones: two matrices of one shape, small products, a graph of one node -----------------
+SHORTCUTS = [s for module in (binary, matmul) for s in vars(module).values() if isinstance(s, Shortcuts)]
+PRODUCTS = [((m, k), (k, n)) for m, k, n in [
+    (2, 3, 4), (32, 64, 64), (5, 64, 65), (4, 129, 200), (2, 70, 300), (3, 65, 128), (3, 65, 129), (3, 65, 85), (1, 5, 3),
+    (5, 1, 3), (3, 5, 1), (0, 2, 3), (2, 0, 3), (2, 3, 0), (60, 60, 60)]]
+
+
+def _forward_and_backward(name, arrays, needs, g):
+    """The output and the gradients of one op on these very arrays; one array is one leaf, in however many places it stands."""
+    leaves = {}
+    for a, need in zip(arrays, needs, strict=True):
+        leaves.setdefault(id(a), _tensor(a, need))
+    x, w = (leaves[id(a)] for a in arrays)
+    y = getattr(operator, "truediv" if name == "div" else name)(x, w)
+    if g is None:
+        g = _tensor(np.random.default_rng(1).normal(size=y.shape).astype(y.dtype))
+    y.backward(g)
+    gradients = [t.grad.array for t in leaves.values() if t.grad is not None]
+    for i, a in enumerate(gradients):
+        assert a.dtype == y.dtype and not any(np.may_share_memory(a, b) for b in [*gradients[:i], *arrays, g.array, y.array])
+    return [y.array, *gradients]
+
+
+def _go_the_long_ways(monkeypatch):
+    for shortcut in SHORTCUTS:
+        for kind in ("float32", "float64"):
+            monkeypatch.setitem(shortcut, np.dtype(kind), device._no_shortcut)
+    monkeypatch.setattr(autograd, "_of_one_node", lambda *_: None)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("name", [*OPS, "matmul"])
+def test_short_and_long_ways_give_the_same_bits_forward_and_backward(name, kind, monkeypatch):
+    rng = np.random.default_rng(0)
+    cases = []
+    for shapes in PRODUCTS if name == "matmul" else SHAPES:
+        for first in LAYOUTS.values():
+            for second in LAYOUTS.values():
+                numbers = [rng.normal(size=s).astype(kind) if name == "matmul" else _numbers(rng, s, kind) for s in shapes]
+                arrays = [np.asarray(layout(a)) for layout, a in zip((first, second), numbers, strict=True)]
+                cases += [(arrays, needs) for needs in ((True, True), (True, False), (False, True))]
+    for layout in LAYOUTS.values():  # one leaf in both places
+        a = layout(_numbers(rng, (8, 8), kind))
+        cases.append(([a, a], (True, True)))
+    g = _tensor(np.asfortranarray(rng.normal(size=(17, 17)).astype(kind)))  # a gradient from above in another layout
+    cases.append(([rng.normal(size=(17, 17)).astype(kind) for _ in range(2)], (True, True)))
+    with warnings.catch_warnings(), np.errstate(all="warn"):
+        warnings.simplefilter("error")
+        run = [_forward_and_backward(name, arrays, needs, g if arrays[0].shape == (17, 17) else None) for arrays, needs in cases]
+        _go_the_long_ways(monkeypatch)
+        for (arrays, needs), short in zip(cases, run, strict=True):
+            long = _forward_and_backward(name, arrays, needs, g if arrays[0].shape == (17, 17) else None)
+            assert len(long) == len(short) >= 2
+            for a, b in zip(short, long, strict=True):
+                np.testing.assert_array_equal(a, b)
+
+
+def _spied(monkeypatch, heard):
+    """Note in `heard` what every shortcut and the walk over one node answered."""
+    for shortcut in SHORTCUTS:
+        inner = shortcut[np.dtype("float32")]
+        monkeypatch.setitem(shortcut, np.dtype("float32"), lambda *a, inner=inner: heard.append(inner(*a)) or heard[-1])
+    inner_walk = autograd._of_one_node
+    monkeypatch.setattr(autograd, "_of_one_node", lambda *a: heard.append(inner_walk(*a)) or heard[-1])
+
+
+@pytest.mark.skipif(not JIT, reason="there are no shortcuts without it")
+def test_the_short_ways_are_taken_where_they_can_be_and_only_there(monkeypatch):
+    heard = []
+    _spied(monkeypatch, heard)
+    rows, columns = np.ones((4, 4), np.float32), np.asfortranarray(np.ones((4, 4), np.float32))
+    for name, times in {"add": 2, "mul": 3, "matmul": 3}.items():  # forward, the gradients of both inputs, the walk
+        heard.clear()
+        _forward_and_backward(name, [rows, rows.copy()], (True, True), None)
+        assert len(heard) == times and all(heard), name
+        heard.clear()
+        _forward_and_backward(name, [columns, rows], (True, True), None)
+        assert heard[0] is False and isinstance(heard[-1], dict), name
+    room = matmul._ROOM[np.dtype(np.float32)]
+    for m, k, n in ((3, room.shape[1], len(room)), (3, room.shape[1], len(room) + 1), (3, room.shape[1] + 1, len(room))):
+        heard.clear()
+        _forward_and_backward("matmul", [np.ones(s, np.float32) for s in ((m, k), (k, n))], (True, True), None)
+        assert heard[:2] == [True, (k, n) == room.shape[::-1]]  # do the panels of b^T fit?
+    x = _tensor(rows, True)
+    for y in (x * x * x, x.reshape(2, 8)[0]):
+        heard.clear()
+        y.backward(_tensor(np.ones(y.shape, np.float32)))
+        assert heard[0] is None  # more than one node, or one that adds into a buffer
+    heard.clear()
+    assert binary.run_alike("add", binary._ADD_ALIKE, binary._ADD, rows, rows.astype(np.int64)).dtype == np.float32 and not heard
+    with pytest.raises(ValueError, match="matmul: expected a .* and b"):
+        x @ _tensor(np.ones((5, 4), np.float32))
+
+
+def test_shortcuts_refuse_types_that_they_have_no_code_for():
+    assert binary._ADD_ALIKE[np.dtype(np.int32)]() is False and binary._ADD_ALIKE[np.dtype(">f4")]() is False
+
+
+def test_a_graph_of_one_node_is_freed_and_watched_as_any_other():
+    x, w = (Tensor([[2.0, 3.0]], requires_grad=True) for _ in range(2))
+    g, y = Tensor([[1.0, 1.0]]), x * w
+    y.backward(g, free_graph=True)
+    with pytest.raises(RuntimeError, match="was freed by an earlier backward"):
+        y.backward(g)
+    y = x * w
+    with no_grad():
+        w.fill_(5.0)
+    with pytest.raises(RuntimeError, match="was changed in place after mul"):
+        y.backward(g)
+    x.grad = w.grad = None
+    y = x + w[:1]
+    (x * x).backward(g)
+    (x * x).backward(g)
+    np.testing.assert_array_equal(x.grad.numpy(), [[8.0, 12.0]])
+    assert w.grad is None
 
 
 def test_gradients_of_one_pass_share_no_memory():

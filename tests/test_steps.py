@@ -693,7 +693,7 @@ def example(rng):
 
 
 @pytest.mark.parametrize("arguments, reason", [
-    (["translate"], "nodes, more than the 60"), (["nosuch"], "an example of `tinyattn steps`"),
+    (["aspects"], "nodes, more than the 60"), (["nosuch"], "an example of `tinyattn steps`"),
     (["twice", "-o", "x.gif"], "ends in .html or .pdf"), (["twice", "--frames", "gif"], "gif"),
     (["op:softmax", "--sample", "99"], "samples")])
 def test_bad_input_is_one_line_and_exit_2(arguments, reason, tmp_path, capsys, monkeypatch):

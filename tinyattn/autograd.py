@@ -39,8 +39,8 @@ class _Pass:
     """What one walk knows. sums: {node: the pair of its output, or a list of them if it has several; leaf: its pair}"""
     __slots__ = ("sums", "needed", "create_graph", "anomaly", "tape")
 
-    def __init__(self, needed, create_graph):
-        self.sums, self.needed, self.create_graph = {}, needed, create_graph
+    def __init__(self, needed, create_graph, sums):
+        self.sums, self.needed, self.create_graph = sums, needed, create_graph
         self.anomaly, self.tape = (state.anomaly, state.tape) if state.special else (False, None)
 
 
@@ -63,8 +63,8 @@ def walk(roots, seeds, create_graph=False, targets=None, free_graph=False):
         needed = _leads_to(roots, targets)
         for t in targets:
             wanted.setdefault(t.op, []).append(t)
-    now, uses, ready = _Pass(needed, create_graph), _count_uses(roots, needed), []
-    sums = now.sums
+    sums, uses, ready = {}, _count_uses(roots, needed), []
+    now = _Pass(needed, create_graph, sums)
     for root, seed in zip(roots, seeds):
         _send(now, root, seed)
         if uses.get(root.op) == 0 and root.op not in ready:
@@ -94,6 +94,40 @@ def walk(roots, seeds, create_graph=False, targets=None, free_graph=False):
     if found:
         sums.update({t: pair for t, pair in found.items() if pair is not None})
     return sums
+
+
+def _of_one_node(op, g, free_graph):
+    """What `walk` gives where the graph is one node over leaves, so that nothing is to be counted or put in order. None where
+    the graph is larger, or the node not of the plain kind: one output, a loop for the gradients of its inputs."""
+    if op is None or type(g) is not ndarray:
+        return None
+    inputs, loop, needs, arrays = op.inputs, op.cpu_grad, [], []
+    if loop is None or inputs is None or op.accumulate is not None or len(op.outs) > 1:
+        return None
+    for t in inputs:
+        if t is None or t.op is not None:
+            return None
+        needs.append(t.requires_grad)
+        arrays.append(t.array)
+    if op.epoch != clock[0]:
+        _check_unchanged(op)
+    op.needs, sums, fresh = needs, {}, op.fresh
+    grads = loop(g, op.outs[0], *arrays)
+    if len(grads) != len(inputs):
+        _refuse(op, grads)
+    for t, need, array, gradient in zip(inputs, needs, arrays, grads):
+        if need and gradient is not None:
+            if gradient.shape == array.shape and gradient.dtype is array.dtype and t not in sums:
+                sums[t] = gradient, fresh
+            else:  # to be summed where t was stretched, or to be added to what the same leaf got in another place
+                _send(_Pass(None, False, sums), t, gradient, op, fresh)
+    if free_graph:
+        op.inputs = op.outs = op.saved = None
+    return sums
+
+
+def _refuse(op, grads):
+    raise ValueError(f"{op.name}: its loop gave {len(grads)} gradients for {len(op.inputs)} inputs")
 
 
 def _count_uses(roots, needed):
@@ -182,7 +216,7 @@ def _visit(op, pair, now):
         return _by_unrecorded_rules(op, g, needs), False
     grads = loop(g, y, *arrays)
     if len(grads) != len(inputs):
-        raise ValueError(f"{op.name}: its loop gave {len(grads)} gradients for {len(inputs)} inputs")
+        _refuse(op, grads)
     if now.tape is not None:
         now.tape.ruled(op, g, y, arrays, grads)
     if False in needs:
@@ -301,7 +335,7 @@ def _copy(array, tape):
     return copy
 
 
-@device.kernel
+@device.kernel(plain=True)
 def _add_to(total, part):
     """total[i] += part[i]"""
     for i in range(len(total)):
@@ -443,21 +477,36 @@ def grad(outputs, inputs, grad_outputs=None, create_graph=False, allow_unused=Fa
 def backward(tensor, gradient=None, create_graph=False, free_graph=False):
     """Add the gradient of `tensor` to the `.grad` of every leaf below it. See `Tensor.backward`."""
     seed = _seed(tensor, gradient, create_graph, "backward")
-    reached = walk((tensor,), (seed,), create_graph, None, free_graph)
-    wrap, tape, given = tensor._wrap, state.tape, {_memory(seed.array)} if create_graph else ()
+    tape, reached = None, None
+    if state.special:
+        tape = state.tape
+    elif not create_graph:
+        reached = _of_one_node(tensor.op, seed, free_graph)
+    if reached is None:
+        reached = walk((tensor,), (seed,), create_graph, None, free_graph)
+    if create_graph:
+        _keep_recorded(reached, seed, tape)
+        return
+    wrap = tensor._wrap
     for leaf, (total, owned) in reached.items():
-        if not create_graph:
-            fresh = wrap(total if owned else _copy(total, tape), None, 0, False)
-        else:  # a leaf keeps a gradient of its own
-            fresh = total.clone() if _memory(total.array) in given else total
-            given.add(_memory(fresh.array))
         before = leaf.grad
+        fresh = wrap(total if owned else _copy(total, tape), None, 0, False)
         if before is None:
             leaf.grad = fresh
-        elif create_graph:
-            leaf.grad = before + fresh
         else:
             with no_grad():
                 leaf.grad = before + fresh
+        if tape is not None:
+            tape.graded(leaf, leaf.grad.array, before)
+
+
+def _keep_recorded(reached, seed, tape):
+    """Gradients that are part of a graph become `.grad`, each in memory of its own."""
+    given = {_memory(seed.array)}
+    for leaf, (total, _) in reached.items():
+        fresh = total.clone() if _memory(total.array) in given else total
+        given.add(_memory(fresh.array))
+        before = leaf.grad
+        leaf.grad = fresh if before is None else before + fresh
         if tape is not None:
             tape.graded(leaf, leaf.grad.array, before)

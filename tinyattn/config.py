@@ -24,7 +24,7 @@ SCHEDULES = {  # factor of the learning rate, a function of the step, for `total
     "inverse-sqrt": lambda total, warmup: optim.inverse_sqrt(max(1, warmup)),
 }
 MAY_CHANGE = ("steps", "seconds", "watch")  # on resume: a run can be made longer
-LATER = {"keep": "best", "watch": 0}       # what runs of before these settings had in their place
+LATER = {"keep": "best", "watch": 0, "bucket": 1}  # what runs of before these settings had in their place
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ class Config:
     seed: int = 1
     keep: str = "best"                   # weights of the lowest validation loss, or the "last"
     watch: int = 0                       # test samples for which each validation notes what the model looks at
+    bucket: int = 1                      # batches are padded to a length that is a multiple of it
 
     @classmethod
     def of(cls, system, **changes):
@@ -68,7 +69,7 @@ class Config:
         if self.steps is None and self.seconds is None:
             raise InputError("training: expected a number of steps, of seconds or both, got neither")
         for name, least in (("steps", 1), ("batch_size", 1), ("validate_every", 1), ("warmup", 0), ("seed", 0),
-                            ("watch", 0)):
+                            ("watch", 0), ("bucket", 1)):
             value = getattr(self, name)
             if not (type(value) is int and value >= least or name == "steps" and value is None):
                 raise InputError(f"{name}: expected a whole number of at least {least}, got {value!r}")

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import numba
 import numpy as np
-from numba.core import caching, event
+from numba.core import caching, cgutils, errors, event, sigutils
+from numba.extending import intrinsic
 
 try:
     from fcntl import LOCK_EX, flock
@@ -57,17 +58,19 @@ def cache_folder():
 CACHE = cache_folder() if JIT else None
 
 
-def kernel(function=None, *, reduces=False, parallel=False, exact=False):
+def kernel(function=None, *, reduces=False, parallel=False, exact=False, plain=False):
     """Decorate a module-level loop nest so that Numba compiles it on first use. See the rules in the module docstring.
 
     `reduces=True` lets sums be split over vector lanes. `parallel=True` is for the short outer functions that cut work
-    into chunks with `prange` and call a serial kernel for each: they double compile time, so keep the body out.
+    into chunks with `prange` and call a serial kernel for each: they double compile time, so keep the body out (a long
+    one is called by its address, see `Code`).
+    `plain=True` is for a loop that makes no array: Numba need not count who holds those that it is given, 20 ns each.
     """
     if function is None:
-        return lambda f: kernel(f, reduces=reduces, parallel=parallel, exact=exact)
+        return lambda f: kernel(f, reduces=reduces, parallel=parallel, exact=exact, plain=plain)
     if not JIT:
         return _quiet(function)
-    options = {"parallel": parallel, "error_model": "numpy", "no_cfunc_wrapper": True,
+    options = {"parallel": parallel, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": not plain,
                "fastmath": EXACT if exact else REDUCES if reduces else VALUES}
     if CACHE is None:
         return numba.njit(**options)(function)
@@ -154,6 +157,77 @@ class Entries(dict):
         else:
             self[dtype] = self.function
         return self[dtype]
+
+
+class Shortcuts(Entries):
+    """Entries of kernels that look for themselves how their arrays lie in memory: to them it costs nothing, and to ask NumPy
+    40 ns an array. Such a kernel returns True, or False where it is no use and has done nothing; then the caller goes the
+    long way. The caller still vouches for the dtype and the number of axes.
+
+        if _ALIKE[x.dtype](x, y, out):                     T[:, ::1] in their declaration only gives the number of axes
+            return out
+    """
+    def __missing__(self, dtype):
+        known = JIT and dtype.isnative and dtype.name in ("float32", "float64")
+        self[dtype] = super().__missing__(dtype) if known else _no_shortcut
+        return self[dtype]
+
+
+def _no_shortcut(*arrays):
+    return False
+
+
+class Code(Entries):
+    """{dtype: the address of a kernel's compiled code for it}, for a long kernel without a result that short ones call.
+
+        _CHUNK = Code(_chunk, "T[:, :], int64")     T[:, :] stands for any layout
+        _chunks(_CHUNK[x.dtype], x, ...)            and within it:  call(code, _chunk, (x, start))
+
+    A plain call takes the called code in, to be optimised and translated again. Compiling a chunk, the loop over chunks and
+    the same in parallel took three times as long as the chunk alone; this way the loops are short to compile.
+    """
+
+    def __missing__(self, dtype):
+        super().__missing__(dtype)
+        if JIT:
+            types, _ = sigutils.normalize_signature(f"({self.arguments.replace('T', dtype.name)})")
+            compiled = self.function.overloads[types]
+            self[dtype] = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
+        return self[dtype]
+
+
+def _call(typing, code, function, arguments):
+    """What Numba makes of `call(code, function, arguments)`: function(*arguments) by its address. TypingError where the code
+    was made for other types; a dtype of its own is for the caller to see to."""
+    known = function.dispatcher.overloads
+    if not any(len(types) == len(arguments) and all(map(_fits, arguments, types)) for types in known):
+        raise errors.TypingError(f"call: {function.dispatcher.py_func.__name__} has no code for {tuple(arguments)}")
+
+    def write(context, builder, signature, values):
+        nothing, types = signature.return_type, tuple(signature.args[2])
+        address = builder.inttoptr(values[0], context.call_conv.get_function_type(nothing, types).as_pointer())
+        unpacked = cgutils.unpack_tuple(builder, values[2], len(types))
+        status, _ = context.call_conv.call_function(builder, address, nothing, types, unpacked)
+        with cgutils.if_unlikely(builder, status.is_error):
+            context.call_conv.return_status_propagate(builder, status)
+        return context.get_dummy_value()
+
+    return numba.types.none(code, function, arguments), write
+
+
+def _fits(given, declared):
+    """May code for `declared` be given this? To machine code an array that must not be written to is like any other."""
+    if not isinstance(given, numba.types.Array):
+        return given == declared
+    same = (given.dtype, given.ndim) == (getattr(declared, "dtype", None), getattr(declared, "ndim", None))
+    return same and declared.layout in ("A", given.layout)
+
+
+if JIT:
+    call = intrinsic(_call)
+else:
+    def call(code, function, arguments):
+        return function(*arguments)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

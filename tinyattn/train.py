@@ -124,6 +124,7 @@ def train(system, config, run=None, resume=False, report=None, stop_at=None, say
 class _Loop:
     def __init__(self, system, config, run, compiled=True):
         self.system, self.config, self.run, self.log = system, config, run, None
+        system.bucket = config.bucket
         capturable = type(system).loss is System.loss  # of arrays alone
         self.gradients = compile(self._gradients, after=1) if compiled and capturable else None
         if self.gradients is not None:
@@ -242,7 +243,7 @@ class _Loop:
             raise self._diverged(f"the loss is {value}", batch, before)
         norms = {"norms": self._norms()} if self._norms_due() else {}
         try:
-            norm = optim.clip_grad_norm(self.parameters, c.clip or math.inf)
+            norm = self.optimizer.clip_grad_norm(c.clip or math.inf)
         except FloatingPointError as error:
             raise self._diverged(str(error), batch, before) from None
         self.optimizer.lr = self.rate(h.step + 1, self.elapsed()) * self.system.rate_factor(self.epoch)

@@ -19,6 +19,7 @@ SETTINGS = {  # the settings of `Config` that `tinyattn train` shows: help texts
     "validate_every": "steps between two looks at the validation loss, and between two checkpoints",
     "seed": "seed of all random numbers",
     "keep": "weights to keep: best, those of the lowest validation loss, or last",
+    "bucket": "pad batches to lengths that are multiples of it: fewer shapes, so fewer steps to capture",
 }
 MECHANISM_FILE = re.compile(r"(.+\.py)(:\w+)?")
 

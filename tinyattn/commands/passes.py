@@ -4,6 +4,7 @@ import difflib
 from ..errors import InputError
 from .console import out
 
+
 def stages_of(name, length=None):
     """[(stage, Captured after it)] of the forward and backward pass of an op, mechanism, module or system on its example."""
     from .. import compiler
@@ -27,8 +28,8 @@ def stages_of(name, length=None):
 
 def explain_passes(name, length=None):
     """Print the step as it was captured, what each pass takes away (-) and puts in (+), and the memory of its end."""
-    from ..compiler.show import lines_of, summary
     from ..compiler.replay import laid_out
+    from ..compiler.show import lines_of, summary
     before = None
     for stage, captured in stages_of(name, length):
         lines = lines_of(captured)

@@ -19,12 +19,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from .. import device
+from .calls import Call
 from .passes import consumers, with_calls
-from .tape import Call
 from .trace import Uncapturable
 
 MOST_OPERATIONS, MOST_ARRAYS = 24, 14
 CHUNK = 16_384  # elements; the unit of parallel work
+ALONE = 16_384  # elements from which a single operation is made a chain too, so that it writes into planned memory
 
 
 @dataclass
@@ -86,7 +87,7 @@ def fuse(captured):
         chain.calls.append(number)
         chain.inputs.update(call.inputs)
         chain_of[call.outputs[0]] = chain
-    last = {c.calls[-1]: c for c in chains if len(c.calls) > 1}
+    last = {c.calls[-1]: c for c in chains if len(c.calls) > 1 or math.prod(c.shape) >= ALONE}
     inside = {number for c in last.values() for number in c.calls}
     kept = []
     for number, call in enumerate(alone):

@@ -103,7 +103,8 @@ def _in_place(call, k, value, layout, captured, deaths, i):
     for j in candidates:
         source = call.inputs[j]
         block = layout.of_value.get(source)
-        if (block is not None and block.death == i and block.birth < i and deaths.get(source, 0) <= i and call.inputs.count(source) == 1
+        if (block is not None and block.death == i and block.birth < i and deaths.get(source, 0) <= i
+                and call.inputs.count(source) == 1
                 and values[source].shape == values[value].shape and values[source].dtype == values[value].dtype
                 and tuple(block.shape) == tuple(values[value].shape)):
             return block

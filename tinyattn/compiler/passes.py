@@ -30,7 +30,8 @@ def with_calls(captured, calls, aliases=None):
 
 def needless_copies(captured):
     """`Tensor(x)` copies its array, and the walk copies a gradient before it adds another, so that the original is not
-    written into; and a view of all of an array is that array. Here each value is made once, and `memory.py` knows who still needs it."""
+    written into; and a view of all of an array is that array. Here each value is made once, and `memory.py` knows who still
+    needs it."""
     same, kept, values, outputs = {}, [], captured.program.values, set(captured.program.outputs)
     for call in captured.program.instructions:
         inputs = [same.get(v, v) for v in call.inputs]

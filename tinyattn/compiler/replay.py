@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 
-from .. import device, random
+from .. import device
 from ..tensor import Tensor
+from .calls import drawn, rewind, root_of
 from .fusion import Fused, bound
 from .memory import ALIGN, lay_out
-from .tape import root_of
 from .trace import Uncapturable, filled
 
 ndarray = np.ndarray
@@ -61,12 +61,14 @@ class Replay:
     """A captured step, ready to be run on new arguments of the same shapes."""
 
     def __init__(self, captured, arena):
-        state = random.get_state()
-        with np.errstate(all="ignore"):
-            rehearsal = _rehearse(captured)
-            self.captured, self.layout = lay_out(captured, rehearsal)
-            self.arrays, self.steps = self._bind(arena.of(self.layout.arena), [o for _, o in rehearsal])
-        random.set_state(state)
+        before = drawn()
+        try:
+            with np.errstate(all="ignore"):
+                rehearsal = _rehearse(captured)
+                self.captured, self.layout = lay_out(captured, rehearsal)
+                self.arrays, self.steps = self._bind(arena.of(self.layout.arena), [o for _, o in rehearsal])
+        finally:
+            rewind(before)
         c = self.captured
         for op in c.nodes:  # the graph of the first run has done its duty
             op.inputs = op.outs = None
@@ -76,8 +78,8 @@ class Replay:
                        for leaf, v in zip(c.leaves, c.program.outputs[c.returned:], strict=True)]
 
     def fits(self):
-        """Do the parameters still stand in the memory that the calls are bound to?"""
-        return all(leaf.array is array for leaf, array, _ in self.leaves)
+        """Do the Tensors from outside still stand in the memory that the calls are bound to, and need gradients as they did?"""
+        return all(t.array is array and t.requires_grad is needs for t, array, needs in self.captured.tensors)
 
     def run(self, arrays):
         """One step on these arguments; what the step returns."""
@@ -163,12 +165,12 @@ class Replay:
 
 def laid_out(captured):
     """(the step with results in place of dying operands, its Layout), without binding it."""
-    state = random.get_state()
+    before = drawn()
     try:
         with np.errstate(all="ignore"):
             return lay_out(captured, _rehearse(captured))
     finally:
-        random.set_state(state)
+        rewind(before)
 
 
 def _copy(copies, results):

@@ -13,32 +13,54 @@
         print(step(x, y).item())
 """
 import functools
+import threading
 from collections import Counter, OrderedDict
-from dataclasses import dataclass
 
 import numpy as np
 
 from .. import device, random
-from ..autograd import Op, _set, is_grad_enabled, state
+from ..autograd import Op, _set, state
+from ..tensor import get_default_dtype
 from . import passes
+from .calls import drawn, rewind
+from .check import Watch, leaves_of
 from .fusion import fuse
 from .replay import Arena, Replay
 from .tape import Tape
-from .trace import Hole, Uncapturable
+from .trace import Hole, Traced, Uncapturable, plain
 
 ndarray = np.ndarray
 KEPT = 256           # programs of other shapes that a compiled step keeps, the least used one goes first
-CLOSE = 1e-5         # how far the first replay on other data may be from the eager step, as a share of the largest element
-PASSES = {"needless copies": passes.needless_copies, "dead code": passes.dead_code, "common subexpressions": passes.common_subexpressions,
-          "fusion": fuse, "dead code again": passes.dead_code}
+PASSES = {"needless copies": passes.needless_copies, "dead code": passes.dead_code,
+          "common subexpressions": passes.common_subexpressions, "fusion": fuse, "dead code again": passes.dead_code}
 
 
-@dataclass
 class _Entry:
-    """The program of one signature. checked: has a replay on other data than the captured been compared with eager?"""
-    replay: Replay
-    inputs: list
-    checked: bool = False
+    """The program of one signature, and what is not known of it yet.
+
+    inputs    the arrays of the capture, by their place, that every call so far was given again: a program may depend on them
+              in a way that was not seen
+    judged    leaves of which it is known what the step does with a gradient from before: it forgets it, or (those of other
+              programs) leaves it alone. `forgotten` are those of other programs that it forgets
+    calls     replays so far; at 1, 10, 100, ... one is compared with the eager step
+    """
+
+    def __init__(self, replay, inputs):
+        self.replay, self.inputs = replay, dict(enumerate(inputs))
+        self.judged, self.forgotten, self.calls, self.next = set(), [], 0, 1
+
+    def doubtful(self, arrays, leaves):
+        """Must this call be compared with the eager step?"""
+        self.calls += 1
+        if self.calls == self.next or len(self.judged) < len(leaves) and any(
+                t.grad is not None and i not in self.judged for i, t in leaves.items()):
+            return True
+        return bool(self.inputs) and not all(np.array_equal(a, arrays[i]) for i, a in self.inputs.items())
+
+    def compared(self, arrays):
+        """A comparison on these arrays went well."""
+        self.inputs = {i: a for i, a in self.inputs.items() if np.array_equal(a, arrays[i])}
+        self.next = self.next * 10 if self.calls >= self.next else self.next
 
 
 class Compiled:
@@ -50,70 +72,123 @@ class Compiled:
         self.programs, self.title = OrderedDict(), getattr(step, "__qualname__", type(step).__name__)
         self.reason = ""       # why it stays eager, "" while it does not
         self.captures, self.replays, self.eager = 0, 0, 0
+        self.leaves = {}       # {id: leaf} of all whose gradient any of the programs sets or uses
+        self.last = None       # the entry that was replayed last: its gradients stand in the memory that all programs share
+        self.lock = threading.RLock()  # its programs share memory: one thread at a time
 
     def __call__(self, *args, **kwargs):
         arrays = []
-        tree = _arrays_out((args, kwargs), arrays)
-        if self.reason or state.special or not is_grad_enabled():
+        try:
+            tree = _arrays_out((args, kwargs), arrays)
+        except Uncapturable as error:
+            if not self.reason:
+                self._stay_eager(str(error))
+        if self.reason or state.special or state.captures or not state.recording:
             self.eager += 1
             return detached(self.step(*args, **kwargs))
-        key = repr(tree), tuple([(a.shape, a.dtype.char) for a in arrays])
+        with self.lock:
+            return self._run(tree, arrays, args, kwargs)
+
+    def _run(self, tree, arrays, args, kwargs):
+        key = repr(tree), tuple([(a.shape, a.dtype) for a in arrays]), get_default_dtype()
         entry = self.programs.get(key)
         if entry is None or not entry.replay.fits():
+            if len(self.seen) > 16 * KEPT:
+                self.seen.clear()
             self.seen[key] += 1
             if self.seen[key] > self.after:
                 return self._capture(key, tree, arrays, args, kwargs)
             self.eager += 1
-            return detached(self.step(*args, **kwargs))
+            watch = Watch()
+            with _set(tape=watch):
+                result = self.step(*args, **kwargs)
+            self._know(watch.leaves.values())
+            return detached(result)
         self.programs.move_to_end(key)
-        if not entry.checked and not all(map(np.array_equal, entry.inputs, arrays)):
-            return self._checked(entry, tree, arrays, args, kwargs)
+        if entry.doubtful(arrays, self.leaves):
+            return self._checked(entry, tree, arrays)
+        if self.last is not entry:
+            self._save_gradients()
+            self.last = entry
         self.replays += 1
+        for leaf in entry.forgotten:
+            leaf.grad = None
         return entry.replay.run(arrays)
 
     def __get__(self, instance, owner=None):
         """As a method it is bound like a function; all instances share one Compiled, so `self` must not differ."""
-        raise TypeError(f"compile: {self.step.__qualname__} is a method; compile it bound, as in compile(model.{self.step.__name__})")
+        raise TypeError(f"compile: {self.step.__qualname__} is a method; compile it bound, as in "
+                        f"compile(model.{self.step.__name__})")
+
+    def __reduce__(self):
+        """A copy captures anew: programs are bound to memory."""
+        return Compiled, (self.step, self.fused, self.after)
 
     # -- capturing ---------------------------------------------------------------------------------------------------
     def _capture(self, key, tree, arrays, args, kwargs):
         """Run the step eagerly, written down; keep the program."""
+        self._save_gradients()
         own = [np.array(a, order="C") for a in arrays]
-        captured, result, reason = capture(self.step, tree, own)
+        captured, result, reason = capture(self.step, tree, own, lambda: self.step(*args, **kwargs))
         if not reason:
             try:
-                captured = optimised(captured) if self.fused else captured
-                self.programs[key] = _Entry(Replay(captured, self.arena), [a.copy() for a in own])
+                self.programs[key] = _Entry(self._bound(captured), [a.copy() for a in own])
                 self.captures += 1
+                self._know([*captured.leaves, *leaves_of(captured.effects)])
             except Uncapturable as error:
                 reason = str(error)
+            except Exception as error:
+                reason = f"its calls cannot be run again: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
         if reason:
             self._stay_eager(reason)
+            for array, a in zip(arrays, own):  # what the step wrote into its argument
+                if array.flags.writeable and not np.array_equal(array, a):
+                    array[...] = a
         while len(self.programs) > KEPT:
             self.programs.popitem(last=False)
         return result
 
-    def _checked(self, entry, tree, arrays, args, kwargs):
-        """The first replay on other data than the captured: make it, and make the step eagerly too; they must agree."""
-        before = random.get_state()
-        outputs, gradients = entry.replay.values(arrays)
-        random.set_state(before)
-        watch = _Watch([leaf for leaf, *_ in entry.replay.leaves])
+    def _bound(self, captured):
+        try:
+            return Replay(optimised(captured) if self.fused else captured, self.arena)
+        except Uncapturable:
+            if not self.fused:
+                raise
+            return Replay(captured, self.arena)  # the layout of an array that a chain reads depends on that of another
+
+    def _save_gradients(self):
+        """Take the gradients of the last replay out of the memory that is going to be written over."""
+        if self.last is not None:
+            for leaf, _, gradient in self.last.replay.leaves:
+                if leaf.grad is gradient:
+                    leaf.grad = detached(gradient)
+        self.last = None
+
+    def _know(self, leaves):
+        self.leaves.update({id(t): t for t in leaves})
+
+    def _checked(self, entry, tree, arrays):
+        """Replay, and make the step eagerly too, and compare all that comes out; what is given is what the eager step gives."""
+        self._save_gradients()
+        replay, before = entry.replay, drawn()
+        outputs, gradients = replay.values(arrays)
+        after = drawn()
+        rewind(before)
+        had = {i for i, t in self.leaves.items() if t.grad is not None}
+        watch = Watch()
         with _set(tape=watch):
+            args, kwargs = _rebuilt(tree, [np.ascontiguousarray(a) if a.ndim else a for a in arrays])
             result = self.step(*args, **kwargs)
-        if watch.gradients is None:
-            watch.effect("", lambda: None)
-        found = []
-        tensors_of(result, found)
-        pairs = [("what it returns", a, t.array) for a, t in zip(outputs, found, strict=True)]
-        pairs += [(f"the gradient of {leaf.name or 'a parameter'} {leaf.shape}", a, b)
-                  for (leaf, *_), a, b in zip(entry.replay.leaves, gradients, watch.gradients, strict=True)]
-        for what, a, b in pairs:
-            if b is None or not close(a, b):
-                self._stay_eager(f"{what} is not what the eager step gives on other data: it depends on something that was neither "
-                                 "an argument nor a parameter")
-                break
-        entry.checked = True
+        reason = watch.differs(replay.captured, outputs, gradients, result) or (
+            "" if drawn() == after else "it does not draw as many random numbers each time")
+        if reason:
+            self._stay_eager(reason)
+            return detached(result)
+        own = {id(leaf) for leaf in replay.captured.leaves}
+        entry.judged |= had
+        entry.forgotten += [self.leaves[i] for i in had - own if self.leaves[i].grad is None]
+        entry.compared(arrays)
+        self._know(watch.leaves.values())
         return detached(result)
 
     def _stay_eager(self, reason):
@@ -130,13 +205,16 @@ def compile(step=None, *, fused=True, after=0):
     fused    join chains of elementwise operations into one kernel each
     after    so many calls of one combination of shapes run eagerly before it is captured: a capture takes the time of a
              few steps, which a shape that comes once does not pay back
-    Returns  a function of the same arguments. The Tensors that it returns are outside of any graph. It keeps a program for
-             each combination of shapes and settings that it meets
+    Returns  a function of the same arguments. The Tensors that it returns are copies outside of any graph. It keeps a program
+             for each combination of shapes and settings that it meets, of the 256 last used.
+             Arrays are read as if their elements lay one after the other (in C order)
 
-    Python runs at the first call only. So what is neither an argument nor a parameter is a constant, and a step that reads
-    a value in Python (`if x.max() > 1`, `.item()`) cannot be captured: it stays eager, and one line on standard error says
-    why (`.reason` too). The first replay on other data is compared with the eager step. `.grad` of the parameters is
-    overwritten by the next call.
+    Python runs at the first call only, and where a replay is compared with the eager step: at the second call of a program, as
+    soon as an argument is not what it was in all calls before, and at 10, 100, ... replays. All that comes out must be the same,
+    bit for bit. So what is neither an argument nor a Tensor is a constant (`training` of a module, a number that a closure
+    holds), and a step that reads a value in Python (`if x.max() > 1`, `.item()`), writes in place, or adds to gradients of before
+    stays eager: one line on standard error says why (`.reason` too). `.grad` of the parameters is overwritten by the next call.
+    Eager too, for this call, it runs under no_grad(), fused("never"), detect_anomaly() and capture(), and within another one.
     """
     if step is None:
         return functools.partial(compile, fused=fused, after=after)
@@ -148,28 +226,54 @@ def compile(step=None, *, fused=True, after=0):
 # ---------------------------------------------------------------------------------------------------------------------
 # the parts, also for those who want to look at them
 # ---------------------------------------------------------------------------------------------------------------------
-def capture(step, tree, arrays):
+def capture(step, tree, arrays, again=None):
     """Run a step on the arguments `tree`, whose Holes stand for `arrays` (which become the inputs of the program).
-    (Captured, what it returned, ""), or (None, what it returned, why it cannot be captured)."""
+    (Captured, what it returned, ""), or (None, what it returned, why it cannot be captured).
+
+    again    runs the step on the arguments as they were given: where it raises an error that may come from the arrays that
+             leave a trace, which not all code takes
+    """
     tape = Tape(arrays)
-    before = random.get_state()
-    with _set(tape=tape):
-        args, kwargs = _as_given(tree, tape)
-        result = step(*args, **kwargs)
+    before = _all_drawn()
+    try:
+        with _set(tape=tape):
+            args, kwargs = _as_given(tree, tape)
+            result = step(*args, **kwargs)
+    except Exception as error:
+        if again is None or tape.effects or not arrays:
+            raise
+        _rewind_all(before)
+        for leaf, _, grad in tape.gradients.values():
+            leaf.grad = grad
+        result = again()  # or its own error
+        return None, detached(result), tape.reason or f"on arrays that leave a trace it raises {type(error).__name__}: " \
+            f"{str(error).partition(chr(10))[0]}"
+    finally:
+        tape.ended = True
     captured = tape.told_all(result)
     if not tape.reason and not _only_seeds(before, tape.seeds):
         tape.fail("it draws random numbers itself; draw them outside, and give them as an argument")
     return captured, detached(result), tape.reason
 
 
+def _all_drawn():
+    """The states of the package's random numbers and of NumPy's."""
+    return drawn(), np.random.get_state(legacy=False)
+
+
+def _rewind_all(states):
+    rewind(states[0])
+    np.random.set_state(states[1])
+
+
 def _only_seeds(before, seeds):
     """Were so many seeds the only random numbers that were drawn? Others would be the same in every replay."""
-    after = random.get_state()
-    random.set_state(before)
+    after = _all_drawn()
+    _rewind_all(before)
     for _ in range(seeds):
         random.next_seed()
-    same = random.get_state() == after
-    random.set_state(after)
+    same = repr(_all_drawn()) == repr(after)
+    _rewind_all(after)
     return same
 
 
@@ -197,11 +301,13 @@ class _TensorHole(Hole):
 def _arrays_out(tree, found):
     """The arguments with a Hole in the place of each array; the arrays are appended to `found`."""
     if isinstance(tree, Op.result):
+        if type(tree.array) is not ndarray:
+            raise Uncapturable("an argument lives on a card")
         if tree.requires_grad:
             raise TypeError("compile: an argument requires a gradient; a parameter is no argument, the step uses it by its name")
         found.append(tree.numpy())
         return _TensorHole(len(found) - 1)
-    if isinstance(tree, ndarray):
+    if type(tree) in (ndarray, np.memmap, Traced):
         found.append(tree)
         return Hole(len(found) - 1)
     if type(tree) in (tuple, list):
@@ -228,55 +334,23 @@ def _as_given(tree, tape):
     return tree
 
 
-def tensors_of(tree, found):
-    """Append all Tensors of a result to `found`."""
-    if isinstance(tree, Op.result):
-        found.append(tree)
-    elif isinstance(tree, (tuple, list)):
-        for x in tree:
-            tensors_of(x, found)
-    elif isinstance(tree, dict):
-        tensors_of(list(tree.values()), found)
+def _rebuilt(tree, arrays):
+    """The arguments again, on these arrays."""
+    if type(tree) is _TensorHole:
+        return Op.result._wrap(arrays[tree.number], None, 0, False)
+    if type(tree) is Hole:
+        return arrays[tree.number]
+    if type(tree) in (tuple, list):
+        return type(tree)([_rebuilt(x, arrays) for x in tree])
+    return {k: _rebuilt(v, arrays) for k, v in tree.items()} if type(tree) is dict else tree
 
 
 def detached(tree):
-    """A result with its Tensors outside the graph."""
+    """A result with its Tensors outside the graph, in memory of their own."""
     if isinstance(tree, Op.result):
-        return tree.detach()
+        return tree.detach() if state.tape is not None else Op.result._wrap(device.copy(tree.array), None, 0, False)
     if type(tree) in (tuple, list):
         return type(tree)([detached(x) for x in tree])
     if type(tree) is dict:
         return {k: detached(v) for k, v in tree.items()}
-    return tree
-
-
-def close(a, b):
-    """Equal but for rounding: up to CLOSE times the largest element."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    if a.dtype.kind != "f" or not a.size:
-        return np.array_equal(a, b)
-    largest = np.max(np.abs(b[np.isfinite(b)]), initial=0)
-    return np.allclose(a, b, rtol=0, atol=CLOSE * largest + 1e-30, equal_nan=True)
-
-
-class _Watch:
-    """A tape that writes nothing, but keeps the gradients as they were before the first update."""
-    reason = ""
-
-    def __init__(self, leaves):
-        self.leaves, self.gradients = leaves, None
-
-    def called(self, *args):
-        pass
-
-    ruled = accumulated = added = made = copied = graded = wrapped = number = called
-
-    def shown(self, array):
-        return array
-
-    def effect(self, name, function):
-        if self.gradients is None:
-            self.gradients = [None if t.grad is None else np.array(t.grad.array) for t in self.leaves]
-        with _set(tape=None):
-            return function()
+    return plain(tree) if state.tape is None else tree

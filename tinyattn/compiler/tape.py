@@ -6,74 +6,18 @@ no order of the walk is needed afterwards: what is left is a list of calls on nu
 """
 import functools
 import re
-from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
 from .. import random
-from ..autograd import Op, _set, state
-from ..program import Instruction, Program, Value, plain_attributes
+from ..autograd import Op, _set, clock, state
+from ..program import Program, Value, plain_attributes
+from .calls import Call, Captured, root_of
 from .trace import Hole, Traced, Uncapturable, filled, holes, plain, where_in_the_step
 
 ndarray = np.ndarray
 ADD = "x + y"
-
-
-@dataclass
-class Call(Instruction):
-    """An Instruction that can be run.
-
-    run      arrays in, a tuple of arrays out, one for each of `outputs`; None stands for an optional input left out
-    part     "numpy", "forward" or "backward"
-    node     the op whose `saved` this call fills (forward) or reads (backward): the two stay in this order
-    each     a Python expression in the input names: element i of the output from the elements i of the inputs; or ""
-    takes    `run` has a parameter `out` and may be given there the memory of the input at this position
-    draws    does it draw a random number? Such calls keep their order, and stay even if unused
-    settings a text: two calls of one op with equal settings and inputs give the same. None where nobody can tell
-    bare     arrays in, a function without arguments out: `run` without the tuple around its result
-    """
-    run: object = None
-    part: str = "forward"
-    node: object = None
-    each: str = ""
-    takes: int | None = None
-    draws: bool = False
-    settings: str | None = None
-    bare: object = None
-
-
-@dataclass
-class Captured:
-    """A step as written down. `program.outputs` are the values of the returned Tensors, then of the gradients.
-
-    arrays      {value: array} of all leaves: inputs, parameters and constants
-    inputs      the values of the arguments' arrays
-    returned    how many of `program.outputs` are returned
-    leaves      the Tensors whose `.grad` the step sets; their gradients are the rest of `program.outputs`
-    result      what the step returned, with a Hole in the place of each Tensor
-    effects     [(name, function)]: clipping and updates, to be called in this order after the rest
-    aliases     {value: value}: this one is a view of that one's memory
-    strided     the values whose elements do not lie one after the other
-    nodes       the ops that were recorded: their graph is not needed once the calls are bound
-    """
-    program: Program
-    arrays: dict
-    inputs: list
-    returned: int
-    leaves: list
-    result: object
-    effects: list
-    aliases: dict = field(default_factory=dict)
-    strided: set = field(default_factory=set)
-    nodes: list = field(default_factory=list)
-
-
-def root_of(array):
-    """The array that owns the memory."""
-    while isinstance(array.base, ndarray):
-        array = array.base
-    return array
 
 
 def told(method):
@@ -101,6 +45,7 @@ class Tape:
         self.known, self.roots = {}, {}  # {id(array): (value, array)}, {id(the owner of the memory): (value, owner)}
         self.numbers, self.nodes = {}, []
         self.gradients, self.effects, self.seeds, self.part = {}, [], 0, "forward"
+        self.tensors, self.ended, self.changes = {}, False, clock[0]
         self.inputs = [self._leaf(array, "input") for array in inputs]
 
     def fail(self, reason):
@@ -109,6 +54,11 @@ class Tape:
         if state.tape is self:
             state.tape = None
             state.special = state.fused != "auto" or state.anomaly
+
+    @property
+    def live(self):
+        """Is the step still being written down?"""
+        return not self.reason and not self.ended
 
     # -- values ------------------------------------------------------------------------------------------------------
     def _new(self, array, kind="value"):
@@ -128,13 +78,16 @@ class Tape:
         """The value of an array: one that was made in the step, or a view of such a one, or else a leaf from outside."""
         if array is None:
             return None
+        if type(array) is Traced and array.tape is not self:
+            raise Uncapturable(f"an array of an earlier call is used, {where_in_the_step()}: a step cannot keep its arguments")
         found = self.known.get(id(array))
         if found is not None:
             return found[0]
+        traced, array = type(array) is Traced, plain(array)
         found = self.roots.get(id(root_of(array)))
         if found is not None:
             return self._view(found[0], array)
-        if isinstance(array, Traced):  # a method of arrays that `Traced` does not know
+        if traced:  # a method of arrays that `Traced` does not know
             raise Uncapturable(f"an array was made by a NumPy function that cannot be followed, {where_in_the_step()}")
         return self._leaf(array, "constant")
 
@@ -146,7 +99,6 @@ class Tape:
             return number
         if offset < 0 or not whole.flags.c_contiguous or array.dtype != whole.dtype:
             raise Uncapturable(f"a view was made that cannot be followed, {where_in_the_step()}")
-        array = plain(array)
 
         def run(x):
             return (np.ndarray(shape, x.dtype, x, offset, strides),)
@@ -173,8 +125,8 @@ class Tape:
 
     # -- what the engine says ----------------------------------------------------------------------------------------
     @told
-    def called(self, op, arrays, outs):
-        """An op's loop ran."""
+    def called(self, op, arrays, outs, inputs=()):
+        """An op's loop ran, on the arrays of the Tensors `inputs`."""
         if not all(type(a) is ndarray for a in outs):
             raise Uncapturable(f"{op.name} was computed on a card")
         if any(_holds_traced(v) for v in vars(op).values()):
@@ -183,6 +135,7 @@ class Tape:
         if op.recorded:
             self.part = "forward"
             self.nodes.append(op)
+        self._note(op.inputs if op.recorded else inputs)
 
         def run(*arrays):
             out = op.cpu(*arrays)
@@ -194,6 +147,13 @@ class Tape:
                     attributes=plain_attributes(attributes), tex=op.tex, fused=op.composed is not None,
                     node=op if op.saved is not None else None, each=op.each if same else "",
                     settings=None if _holds_array(vars(op)) else repr(attributes), bare=partial(partial, op.cpu))
+
+    def _note(self, inputs):
+        """Keep in mind the Tensors from outside: if one of them gets other memory, or needs a gradient from now on, the program
+        is no longer that of the step."""
+        for t in inputs:
+            if t is not None and t.op is None and id(t) not in self.tensors and id(t.array) not in self.known:
+                self.tensors[id(t)] = t, t.array, t.requires_grad
 
     @told
     def ruled(self, op, g, y, arrays, grads):
@@ -217,7 +177,7 @@ class Tape:
         formula = op.each_grad.get(op.input_names[wanted[0]], "") if len(wanted) == 1 and not op.variadic else ""
         if formula:  # only what the formula reads: the rest need not live so long
             used = [i for i, name in enumerate(names) if _mentions(formula, name)]
-            if all(given[i].dtype == g.dtype for i in used):
+            if all(given[i].dtype == g.dtype for i in used) and rounds_alike(formula, g.dtype):
                 names, inputs = [names[i] for i in used], [inputs[i] for i in used]
                 run, rule = (_given_some(f, used, len(given)) for f in (run, rule))
             else:
@@ -275,7 +235,7 @@ class Tape:
         number = self.read(array)
         if before is not None and id(leaf) not in self.gradients:
             raise Uncapturable("gradients of before the step would be added to: call zero_grad() in it, before backward()")
-        self.gradients[id(leaf)] = leaf, number
+        self.gradients[id(leaf)] = leaf, number, self.gradients[id(leaf)][2] if id(leaf) in self.gradients else before
 
     # -- what the tensor module says ---------------------------------------------------------------------------------
     @told
@@ -289,7 +249,7 @@ class Tape:
     def shown(self, array):
         """The values of a Tensor are asked for as a NumPy array: give one that leaves a trace."""
         try:
-            return array if self.reason else self._traced(self.read(array), array)
+            return self._traced(self.read(array), array) if self.live else array
         except Uncapturable as reason:
             self.fail(str(reason))
             return array
@@ -300,7 +260,7 @@ class Tape:
         if type(data) is random.Seed:
             self.seeds += 1
             self._write("seed", [], [], [array], lambda: (np.array(random.next_seed()),), draws=True)
-        elif isinstance(data, ndarray) and (isinstance(data, Traced) or id(data) in self.known or id(root_of(data)) in self.roots):
+        elif isinstance(data, ndarray) and (type(data) is Traced or id(data) in self.known or id(root_of(data)) in self.roots):
             dtype = array.dtype
             self._write("tensor", [self.read(data)], ["x"], [array], lambda x: (np.array(x, dtype, order="C"),),
                         settings=str(dtype))
@@ -322,7 +282,9 @@ class Tape:
             result = call(arrays)
             return tuple([np.asarray(a) for a in (result if isinstance(result, (tuple, list)) else (result,))])
         result = call([plain(a) for a in found])
-        if self.reason:
+        if not _all_arrays(result):
+            self.fail(f"{name} gives what is no array, {where_in_the_step()}")
+        if not self.live:
             return result
         many = isinstance(result, (tuple, list))
         outs = [np.asarray(a) for a in (result if many else (result,))]
@@ -335,11 +297,12 @@ class Tape:
             self.fail(str(reason))
             return result
         traced = [self._traced(n, a) for n, a in zip(numbers, outs, strict=True)]
-        return type(result)(traced) if type(result) in (tuple, list) else tuple(traced) if many else traced[0]
+        if not many:
+            return traced[0]
+        return type(result)(*traced) if hasattr(result, "_fields") else type(result)(traced)
 
     def _traced(self, number, array):
-        view = plain(array).view(Traced)
-        view.tape = self
+        view = Traced.of(array, self)
         self.known[id(view)] = number, view
         return view
 
@@ -347,8 +310,12 @@ class Tape:
     def effect(self, name, function):
         """Clipping or an update: done now, and again at the end of each replay."""
         self.effects.append((name, function))
-        with _set(tape=None):
-            return function()
+        before = clock[0]
+        try:
+            with _set(tape=None):
+                return function()
+        finally:
+            self.changes += clock[0] - before
 
     def told_all(self, result):
         """`captured(result)`, or None with `reason` set where that cannot be."""
@@ -357,22 +324,37 @@ class Tape:
         except Uncapturable as reason:
             self.fail(str(reason))
             return None
+        finally:
+            self.ended = True
 
     # -- the end -----------------------------------------------------------------------------------------------------
     def captured(self, result):
         """All that was written down. `result` is what the step returned: Tensors, in tuples, lists and dictionaries."""
+        if clock[0] != self.changes:
+            raise Uncapturable("it changes a Tensor in place (or another thread does, meanwhile)")
         outputs = []
         tree = _tensors_out(result, outputs)
-        numbers = [self.read(t.array) for t in outputs]
-        leaves = [leaf for leaf, _ in self.gradients.values()]
+        numbers = [self._given_out(t.array) for t in outputs]
+        leaves = [leaf for leaf, *_ in self.gradients.values()]
         for leaf in leaves:
             found = self.known.get(id(leaf.array))
             if found is not None:
                 self.values[found[0]].kind, self.values[found[0]].name = "parameter", leaf.name
-        program = Program(self.values, self.calls, numbers + [n for _, n in self.gradients.values()])
+        program = Program(self.values, self.calls, numbers + [n for _, n, _ in self.gradients.values()])
         strided = {n for n, a in enumerate(self.made_by_number) if not a.flags.c_contiguous}
         return Captured(program, self.arrays, self.inputs, len(numbers), leaves, tree, self.effects, self.aliases, strided,
-                        self.nodes)
+                        self.nodes, list(self.tensors.values()))
+
+    def _given_out(self, array):
+        """The value of an array that the step returns."""
+        seen = id(array) in self.known or id(root_of(array)) in self.roots
+        number = self.read(array)
+        whole = number
+        while whole in self.aliases:
+            whole = self.aliases[whole]
+        if self.effects and (not seen or whole in self.arrays and whole not in self.inputs):
+            raise Uncapturable(f"it returns what {self.effects[-1][0]} makes or changes; return a .clone() made before")
+        return number
 
 
 class _Holder:
@@ -411,7 +393,24 @@ def _given_some(run, used, many):
 
 
 def _holds_traced(x):
-    return isinstance(x, Traced) or (isinstance(x, (tuple, list)) and any(_holds_traced(i) for i in x))
+    if type(x) is Traced:
+        return True
+    if isinstance(x, dict):
+        x = list(x.values())
+    return isinstance(x, (tuple, list)) and any(map(_holds_traced, x))
+
+
+def _all_arrays(result):
+    """Is this what NumPy's functions of arrays give: arrays and numbers, maybe in a tuple or list?"""
+    if isinstance(result, (tuple, list)):
+        return all(isinstance(a, (ndarray, np.generic)) for a in result)
+    return isinstance(result, (ndarray, np.generic, bool, int, float, complex))
+
+
+def rounds_alike(formula, dtype):
+    """Does the formula of a rule give the bits of the op's own loop? That may join a product and a sum into one instruction,
+    which rounds once; in float32 it does not, since the whole numbers in a formula bring the sum to float64."""
+    return dtype == np.float32 or not re.search(r"[+-] *\w+ *\*|\* *\w+ *[+-]", formula)
 
 
 def _settings(args, kwargs):
@@ -425,10 +424,13 @@ def _tensors_out(tree, found):
     if isinstance(tree, Op.result):
         found.append(tree)
         return Hole(len(found) - 1)
-    if isinstance(tree, Traced):
+    if isinstance(tree, ndarray):
         raise Uncapturable("the step returns a NumPy array; return a Tensor, and call .numpy() on what the compiled step gives")
     if type(tree) in (tuple, list):
         return type(tree)([_tensors_out(x, found) for x in tree])
     if type(tree) is dict:
         return {k: _tensors_out(v, found) for k, v in tree.items()}
+    if not isinstance(tree, (type(None), bool, int, float, complex, str, np.generic)):
+        raise Uncapturable(f"the step returns a {type(tree).__name__}; return Tensors, numbers and texts, in tuples, lists or "
+                           "dictionaries")
     return tree

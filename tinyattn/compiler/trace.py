@@ -14,8 +14,10 @@ ndarray = np.ndarray
 HERE = os.path.dirname(__file__)
 ENGINE = (HERE, os.path.dirname(HERE), os.path.join(os.path.dirname(HERE), "ops"))
 NUMPY = os.path.dirname(np.__file__)
-WRITES = {"copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal", "add.at", "subtract.at", "multiply.at"}
-SHAPE_BY_VALUE = {"nonzero", "flatnonzero", "argwhere", "unique", "compress", "extract", "unique_values", "trim_zeros"}
+WRITES = {"copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal"}
+SHAPE_BY_VALUE = {"nonzero", "flatnonzero", "argwhere", "unique", "compress", "extract", "unique_values", "trim_zeros",
+                  "unique_all", "unique_counts", "unique_inverse", "intersect1d", "union1d", "setdiff1d", "setxor1d", "bincount"}
+READS = {"array_equal", "array_equiv", "allclose", "array_repr", "array_str", "array2string", "save", "savez", "savetxt"}
 
 
 class Uncapturable(Exception):
@@ -27,7 +29,7 @@ def where_in_the_step():
     frame = sys._getframe(1)
     while frame is not None:
         folder, name = os.path.split(frame.f_code.co_filename)
-        if folder not in ENGINE and not folder.startswith((NUMPY, "<")) and name:
+        if folder not in ENGINE and not folder.startswith(NUMPY) and not name.startswith("<"):
             return f"in {frame.f_code.co_name} ({name}, line {frame.f_lineno})"
         frame = frame.f_back
     return "somewhere"
@@ -35,14 +37,21 @@ def where_in_the_step():
 
 def _read(what, name):
     def method(array, *args, **kwargs):
+        value = getattr(plain(array), name)(*args, **kwargs)
         array.tape.fail(f"a value is read in Python by {what}, {where_in_the_step()}: another batch might go another way")
-        return getattr(plain(array), name)(*args, **kwargs)
+        return value
     return method
 
 
 class Traced(ndarray):
-    """An array known to a `tape`. Views of it are Traced too; what NumPy makes of it is written down."""
+    """An array known to a `tape`. Views of it are Traced too; what NumPy makes of it is written down, while the tape is live."""
     tape = None
+
+    @classmethod
+    def of(cls, array, tape):
+        view = array.view(cls)
+        view.tape = tape
+        return view
 
     def __array_finalize__(self, source):
         if source is not None:
@@ -58,9 +67,13 @@ class Traced(ndarray):
     def _apply(self, function, name, args, kwargs):
         """Call NumPy on plain arrays, write it down, and give the result as Traced."""
         tape = next(a.tape for a in _arrays_in((self, args, kwargs)) if isinstance(a, Traced) and a.tape is not None)
+        if not tape.live:
+            return function(*plain(args), **plain(kwargs))
         if name in SHAPE_BY_VALUE or (name == "where" and len(args) == 1):
             tape.fail(f"the shape of what numpy.{name} gives depends on values, {where_in_the_step()}")
-        if name in WRITES or kwargs.get("out") is not None:
+        if name in READS:
+            tape.fail(f"a value is read in Python by numpy.{name}, {where_in_the_step()}: another batch might go another way")
+        if name in WRITES or name.endswith(".at") or kwargs.get("out") is not None:
             tape.fail(f"numpy.{name} writes into an array, {where_in_the_step()}")
         return tape.numpy(f"numpy.{name}", function, args, kwargs)
 
@@ -137,8 +150,12 @@ Traced.flatten = lambda array, order="C": array.copy().reshape(-1)
 
 
 def plain(x):
-    """A Traced array as the plain array that it shows."""
-    return x.view(ndarray) if type(x) is Traced else x
+    """A Traced array as the plain array that it shows; also in tuples, lists and dictionaries."""
+    if type(x) is Traced:
+        return x.view(ndarray)
+    if type(x) in (tuple, list):
+        return type(x)([plain(i) for i in x])
+    return {k: plain(v) for k, v in x.items()} if type(x) is dict else x
 
 
 def holes(tree, found):

@@ -67,6 +67,7 @@ class Training:
     seed: int = 1
     seconds: float | None = None
     keep: str = "best"
+    bucket: int = 1
 
 
 @dataclass(frozen=True)

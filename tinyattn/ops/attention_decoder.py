@@ -22,7 +22,7 @@ import numpy as np
 from numba import prange
 
 from ..autograd import Op, scope
-from ..device import empty, kernel, launch
+from ..device import Code, call, empty, kernel, launch
 from .additive import AdditiveScores
 from .broadcast import ShapeError
 from .gru import GRUScan
@@ -55,9 +55,9 @@ class AttentionDecoder(Op):
         before, contexts, state = empty((b, t, n), kind), empty((b, t, e), kind), np.array(s0, order="C")
         q, alpha = empty((b, t, a), kind), empty((b, t, s), kind)
         gates, inner = empty((b, t, 3, n), kind), empty((b, t, n), kind)
-        args = (np.ascontiguousarray(x).reshape(b, t, 3, n), state, *map(np.ascontiguousarray, (h, k)), mask,
-                *map(np.ascontiguousarray, (w_q, v, w_c, w_hh)), before, contexts, q, alpha, gates, inner,
-                self.reset == "after", self.update == "keep", chunk_rows(b))
+        args = (_FORWARD_CHUNK[kind], np.ascontiguousarray(x).reshape(b, t, 3, n), state,
+                *map(np.ascontiguousarray, (h, k)), mask, *map(np.ascontiguousarray, (w_q, v, w_c, w_hh)), before, contexts,
+                q, alpha, gates, inner, self.reset == "after", self.update == "keep", chunk_rows(b))
         launch(_cost(b, t, s, n, a, e), _forward, args, _forward_parallel, args)
         if self.recorded:
             self.saved = mask, q, alpha, gates, inner
@@ -85,7 +85,7 @@ class AttentionDecoder(Op):
         at_s, at_x, at_inner = np.zeros((b, n), kind), empty((b, t, 3, n), kind), empty((b, t, n), kind)
         at_c, at_q, at_h, at_k = np.array(g[1], order="C"), empty((b, t, a), kind), empty((b, s, e), kind), empty((b, s, a), kind)
         at_v, after = empty((b, a), kind), self.reset == "after"
-        args = (np.ascontiguousarray(g[0]), *map(np.ascontiguousarray, (h, k)), mask,
+        args = (_BACKWARD_CHUNK[kind], np.ascontiguousarray(g[0]), *map(np.ascontiguousarray, (h, k)), mask,
                 *map(np.ascontiguousarray, (w_q, v, w_c, w_hh)), before, q, alpha, gates, inner, at_s, at_x, at_inner, at_c,
                 at_q, at_h, at_k, at_v, after, self.update == "keep", chunk_rows(b))
         launch(2 * _cost(b, t, s, n, a, e), _backward, args, _backward_parallel, args)
@@ -147,25 +147,26 @@ def _of_weights(parts):
 # the loops. `gates` (B,T,3,N) holds r, z, n; `inner` (B,T,N) is U_n s (reset after) or r * s (reset before)
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
-def _forward(x, state, h, k, mask, w_q, v, w_c, w_hh, before, contexts, q, alpha, gates, inner, after, keep, rows):
+def _forward(code, x, state, h, k, mask, w_q, v, w_c, w_hh, before, contexts, q, alpha, gates, inner, after, keep, rows):
     """All chunks of `rows` sentences. The matrices are cut into panels for `product` once, for all steps."""
     n = state.shape[1]
     u_q, u_c = pack(w_q.T[::1, ::1]), pack(w_c.T[::1, ::1])
     u_rz, u_n = pack(w_hh[:2 * n].T[::1, ::1]), pack(w_hh[2 * n:].T[::1, ::1])
     for start in range(0, len(state), rows):
-        _forward_chunk(x, state, h, k, mask, u_q, v, u_c, u_rz, u_n, before, contexts, q, alpha, gates, inner, after, keep,
-                       start, min(len(state), start + rows))
+        call(code, _forward_chunk, (x, state, h, k, mask, u_q, v, u_c, u_rz, u_n, before, contexts, q, alpha, gates, inner,
+                                    after, keep, start, min(len(state), start + rows)))
 
 
 @kernel(parallel=True)
-def _forward_parallel(x, state, h, k, mask, w_q, v, w_c, w_hh, before, contexts, q, alpha, gates, inner, after, keep, rows):
+def _forward_parallel(code, x, state, h, k, mask, w_q, v, w_c, w_hh, before, contexts, q, alpha, gates, inner, after, keep,
+                      rows):
     n = state.shape[1]
     u_q, u_c = pack(w_q.T[::1, ::1]), pack(w_c.T[::1, ::1])
     u_rz, u_n = pack(w_hh[:2 * n].T[::1, ::1]), pack(w_hh[2 * n:].T[::1, ::1])
     for chunk in prange(-(-len(state) // rows)):
         start = chunk * rows
-        _forward_chunk(x, state, h, k, mask, u_q, v, u_c, u_rz, u_n, before, contexts, q, alpha, gates, inner, after, keep,
-                       start, min(len(state), start + rows))
+        call(code, _forward_chunk, (x, state, h, k, mask, u_q, v, u_c, u_rz, u_n, before, contexts, q, alpha, gates, inner,
+                                    after, keep, start, min(len(state), start + rows)))
 
 
 @kernel
@@ -197,6 +198,11 @@ def _forward_chunk(x, state, h, k, mask, u_q, v, u_c, u_rz, u_n, before, context
         else:
             product(side_by_side[::1, 2 * n::1], inner[start:end:1, t, ::1], u_n, True)
         _update(sums, x, state, gates, after, keep, start, end, t)
+
+
+_FORWARD_CHUNK = Code(_forward_chunk, "T[:,:,:,::1], T[:,::1], T[:,:,::1], T[:,:,::1], boolean[:,::1], T[:,:], T[::1], T[:,:],"
+                                      "T[:,:], T[:,:], T[:,:,::1], T[:,:,::1], T[:,:,::1], T[:,:,::1], T[:,:,:,::1],"
+                                      "T[:,:,::1], boolean, boolean, int64, int64")
 
 
 @kernel
@@ -267,27 +273,27 @@ def _update(sums, x, state, gates, after, keep, start, end, t):
 
 
 @kernel
-def _backward(g, h, k, mask, w_q, v, w_c, w_hh, before, q, alpha, gates, inner, at_s, at_x, at_inner, at_c, at_q, at_h, at_k,
-              at_v, after, keep, rows):
+def _backward(code, g, h, k, mask, w_q, v, w_c, w_hh, before, q, alpha, gates, inner, at_s, at_x, at_inner, at_c, at_q, at_h,
+              at_k, at_v, after, keep, rows):
     """All chunks."""
     n = g.shape[2]
     u_q, u_c = pack(w_q[::1, ::1]), pack(w_c[::1, ::1])
     u_rz, u_n = pack(w_hh[:2 * n:1, ::1]), pack(w_hh[2 * n::1, ::1])
     for start in range(0, len(g), rows):
-        _backward_chunk(g, h, k, mask, u_q, v, u_c, u_rz, u_n, before, q, alpha, gates, inner, at_s, at_x, at_inner, at_c,
-                        at_q, at_h, at_k, at_v, after, keep, start, min(len(g), start + rows))
+        call(code, _backward_chunk, (g, h, k, mask, u_q, v, u_c, u_rz, u_n, before, q, alpha, gates, inner, at_s, at_x,
+                                     at_inner, at_c, at_q, at_h, at_k, at_v, after, keep, start, min(len(g), start + rows)))
 
 
 @kernel(parallel=True)
-def _backward_parallel(g, h, k, mask, w_q, v, w_c, w_hh, before, q, alpha, gates, inner, at_s, at_x, at_inner, at_c, at_q,
+def _backward_parallel(code, g, h, k, mask, w_q, v, w_c, w_hh, before, q, alpha, gates, inner, at_s, at_x, at_inner, at_c, at_q,
                        at_h, at_k, at_v, after, keep, rows):
     n = g.shape[2]
     u_q, u_c = pack(w_q[::1, ::1]), pack(w_c[::1, ::1])
     u_rz, u_n = pack(w_hh[:2 * n:1, ::1]), pack(w_hh[2 * n::1, ::1])
     for chunk in prange(-(-len(g) // rows)):
         start = chunk * rows
-        _backward_chunk(g, h, k, mask, u_q, v, u_c, u_rz, u_n, before, q, alpha, gates, inner, at_s, at_x, at_inner, at_c,
-                        at_q, at_h, at_k, at_v, after, keep, start, min(len(g), start + rows))
+        call(code, _backward_chunk, (g, h, k, mask, u_q, v, u_c, u_rz, u_n, before, q, alpha, gates, inner, at_s, at_x,
+                                     at_inner, at_c, at_q, at_h, at_k, at_v, after, keep, start, min(len(g), start + rows)))
 
 
 @kernel
@@ -326,6 +332,12 @@ def _backward_chunk(g, h, k, mask, u_q, v, u_c, u_rz, u_n, before, q, alpha, gat
         for b in range(start, end):
             for j in range(n):
                 at_s[b, j] += g[b, t, j]
+
+
+_BACKWARD_CHUNK = Code(_backward_chunk, "T[:,:,::1], T[:,:,::1], T[:,:,::1], boolean[:,::1], T[:,:], T[::1], T[:,:], T[:,:],"
+                                        "T[:,:], T[:,:,::1], T[:,:,::1], T[:,:,::1], T[:,:,:,::1], T[:,:,::1], T[:,::1],"
+                                        "T[:,:,:,::1], T[:,:,::1], T[:,:,::1], T[:,:,::1], T[:,:,::1], T[:,:,::1], T[:,::1],"
+                                        "boolean, boolean, int64, int64")
 
 
 @kernel

@@ -9,6 +9,8 @@ length, and kinds (...) says which is whose. Without `share` every word counts o
 The word vectors of a batch of stories are B S J D numbers, which would be written, read, multiplied, written and read
 again to be summed. Here each is read from the table, which is small and stays near, and added where it belongs.
 """
+import math
+
 import numpy as np
 
 from ..autograd import Op
@@ -37,11 +39,15 @@ class Bag(Op):
         args = (np.ascontiguousarray(table), *self._flat(table, ids, share, kinds), out.reshape(-1, table.shape[1]))
         if not _bag(*args):
             check_range(self.name, ids, len(table), "id")
+            if kinds is not None:
+                check_range(self.name, kinds, len(share), "kind")
         return out
 
     def cuda(self, table, ids, share, kinds):
         self.check(table, ids, share, kinds)
         check_range(self.name, to_device(ids, "cpu"), table.shape[0], "id")
+        if kinds is not None:
+            check_range(self.name, to_device(kinds, "cpu"), share.shape[0], "kind")
         shape = (*ids.shape[:-1], table.shape[1])
         if ids.size == 0:
             return filled(shape, 0, table.dtype)
@@ -85,17 +91,15 @@ class Bag(Op):
                                  f"{shapes}")
             if share.dtype != table.dtype:
                 raise TypeError(f"{self.name}: table and share must have one dtype, got {table.dtype}, {share.dtype}")
-        if kinds is not None:
-            if kinds.shape != ids.shape[:-1]:
-                raise ShapeError(f"{self.name}: expected kinds (...) as ids (..., J), got {kinds.shape}, {shapes}")
-            check_range(self.name, to_device(kinds, "cpu"), share.shape[0], "kind")
+        if kinds is not None and kinds.shape != ids.shape[:-1]:
+            raise ShapeError(f"{self.name}: expected kinds (...) as ids (..., J), got {kinds.shape}, {shapes}")
         if self.nil is not None and not 0 <= self.nil < table.shape[0]:
             raise IndexError(f"{self.name}: nil {self.nil} is outside 0 .. {table.shape[0] - 1}")
 
     def _flat(self, table, ids, share, kinds):
         """ids (N, J), share (K, J, D), kinds (N,) and nil, -1 for none: what the loops take."""
         J, D = ids.shape[-1], table.shape[1]
-        rows = np.ascontiguousarray(ids).reshape(int(np.prod(ids.shape[:-1])), J)
+        rows = np.ascontiguousarray(ids).reshape(math.prod(ids.shape[:-1]), J)
         share = np.ones((1, J, D), table.dtype) if share is None else np.ascontiguousarray(share)
         kinds = np.zeros(len(rows), np.int64) if kinds is None else np.ascontiguousarray(kinds).reshape(-1)
         return rows, share, kinds, -1 if self.nil is None else self.nil
@@ -117,10 +121,12 @@ class Bag(Op):
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
 def _bag(table, ids, share, kinds, nil, out):
-    """out[n, d] = sum_j share[kind_n, j, d] table[ids[n, j], d]; False at once for an id that is not in the table."""
+    """out[n, d] = sum_j share[kind_n, j, d] table[ids[n, j], d]; False at once for an id or a kind that is not there."""
     zero = table.dtype.type(0)
     for n in range(len(ids)):
         k = kinds[n]
+        if k < 0 or k >= len(share):
+            return False
         for d in range(table.shape[1]):
             out[n, d] = zero
         for j in range(ids.shape[1]):

@@ -10,7 +10,7 @@ r"""The gated recurrent unit over a whole sequence, forward and backward. See `r
 import numpy as np
 from numba import prange
 
-from ..device import empty, kernel, launch
+from ..device import Code, call, empty, kernel, launch
 from .recurrent import Scan, chunk_rows, cost, recurrent_samples
 from .shared import pack, product, sigmoid, tanh
 
@@ -35,8 +35,9 @@ class GRUScan(Scan):
         steps = t if self.recorded else min(t, 1)  # without a backward pass one step's gates are enough
         hs, h = empty((b, t, d), x.dtype), np.array(h0, order="C")
         gates, inner, before = empty((b, steps, 3, d), x.dtype), empty((b, steps, d), x.dtype), empty((b, steps, d), x.dtype)
-        args = (np.ascontiguousarray(x).reshape(b, t, 3, d), np.ascontiguousarray(w_hh), bias.reshape(3, d), lengths, hs, h,
-                gates, inner, before, self.reverse, self.reset == "after", self.update == "keep", chunk_rows(b))
+        args = (_FORWARD_CHUNK[x.dtype], np.ascontiguousarray(x).reshape(b, t, 3, d), np.ascontiguousarray(w_hh),
+                bias.reshape(3, d), lengths, hs, h, gates, inner, before, self.reverse, self.reset == "after",
+                self.update == "keep", chunk_rows(b))
         launch(cost(b, t, d, 3), _forward, args, _forward_parallel, args)
         if self.recorded:
             self.saved = lengths, gates, inner, before
@@ -63,8 +64,8 @@ class GRUScan(Scan):
         b, t, d = before.shape
         at_x, at_inner, at_h = empty((b, t, 3, d), x.dtype), empty((b, t, d), x.dtype), np.array(g[1], order="C")
         after = self.reset == "after"
-        args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, gates, inner, before, at_x, at_inner, at_h,
-                self.reverse, after, self.update == "keep", chunk_rows(b))
+        args = (_BACKWARD_CHUNK[x.dtype], np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, gates, inner,
+                before, at_x, at_inner, at_h, self.reverse, after, self.update == "keep", chunk_rows(b))
         launch(cost(b, t, d, 3), _backward, args, _backward_parallel, args)
         at_x = at_x.reshape(b, t, 3 * d)
         need_x, need_h, need_w, need_b = self.needs[:4]
@@ -85,23 +86,23 @@ class GRUScan(Scan):
 # `before` is the state that a step began with. Without a backward pass they have one step, used again and again.
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
-def _forward(x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, rows):
+def _forward(code, x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, rows):
     """All chunks of `rows` sequences. w is w_hh (3D,D); its transpose is cut into panels for `product` once, for all steps."""
     d = h.shape[1]
     w_rz, w_n = pack(w[:2 * d].T[::1, ::1]), pack(w[2 * d:].T[::1, ::1])
     for start in range(0, len(h), rows):
-        _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, start,
-                       min(len(h), start + rows))
+        call(code, _forward_chunk, (x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, start,
+                                    min(len(h), start + rows)))
 
 
 @kernel(parallel=True)
-def _forward_parallel(x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, rows):
+def _forward_parallel(code, x, w, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, rows):
     d = h.shape[1]
     w_rz, w_n = pack(w[:2 * d].T[::1, ::1]), pack(w[2 * d:].T[::1, ::1])
     for chunk in prange(-(-len(h) // rows)):
         start = chunk * rows
-        _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, start,
-                       min(len(h), start + rows))
+        call(code, _forward_chunk, (x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, reverse, after, keep, start,
+                                    min(len(h), start + rows)))
 
 
 @kernel
@@ -124,6 +125,10 @@ def _forward_chunk(x, w_rz, w_n, bias, lengths, hs, h, gates, inner, before, rev
         _open(sums, x, bias, lengths, h, gates, inner, before, hs, start, end, t, s)
         product(side_by_side[::1, 2 * d::1], state if after else inner[start:end:1, s, ::1], w_n, False)
         _update(sums, x, bias, lengths, h, gates, inner, hs, after, keep, start, end, t, s)
+
+
+_FORWARD_CHUNK = Code(_forward_chunk, "T[:,:,:,::1], T[:,:], T[:,:], T[:,::1], int64[::1], T[:,:,::1], T[:,::1], T[:,:,:,::1],"
+                                      "T[:,:,::1], T[:,:,::1], boolean, boolean, boolean, int64, int64")
 
 
 @kernel
@@ -169,23 +174,23 @@ def _update(sums, x, bias, lengths, h, gates, inner, hs, after, keep, start, end
 
 
 @kernel
-def _backward(g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, rows):
+def _backward(code, g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, rows):
     """All chunks, w as in `_forward`."""
     d = g.shape[2]
     w_rz, w_n = pack(w[:2 * d:1, ::1]), pack(w[2 * d::1, ::1])
     for start in range(0, len(g), rows):
-        _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, start,
-                        min(len(g), start + rows))
+        call(code, _backward_chunk, (g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep,
+                                     start, min(len(g), start + rows)))
 
 
 @kernel(parallel=True)
-def _backward_parallel(g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, rows):
+def _backward_parallel(code, g, w, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, rows):
     d = g.shape[2]
     w_rz, w_n = pack(w[:2 * d:1, ::1]), pack(w[2 * d::1, ::1])
     for chunk in prange(-(-len(g) // rows)):
         start = chunk * rows
-        _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep, start,
-                        min(len(g), start + rows))
+        call(code, _backward_chunk, (g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner, at_h, reverse, after, keep,
+                                     start, min(len(g), start + rows)))
 
 
 @kernel
@@ -211,6 +216,10 @@ def _backward_chunk(g, w_rz, w_n, lengths, gates, inner, before, at_x, at_inner,
             product(inside, side_by_side[start:end:1, t, 2 * d::1], w_n, False)
             _product_back(lengths, gates, before, at_x, at_inner, at_h, start, end, t)
         product(state, side_by_side[start:end:1, t, :2 * d:1], w_rz, True)
+
+
+_BACKWARD_CHUNK = Code(_backward_chunk, "T[:,:,::1], T[:,:], T[:,:], int64[::1], T[:,:,:,::1], T[:,:,::1], T[:,:,::1],"
+                                        "T[:,:,:,::1], T[:,:,::1], T[:,::1], boolean, boolean, boolean, int64, int64")
 
 
 @kernel

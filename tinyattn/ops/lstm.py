@@ -10,7 +10,7 @@ r"""The long short-term memory over a whole sequence, forward and backward. See 
 import numpy as np
 from numba import prange
 
-from ..device import empty, kernel, launch
+from ..device import Code, call, empty, kernel, launch
 from .recurrent import Scan, chunk_rows, cost, recurrent_samples
 from .shared import pack, product, sigmoid, tanh
 
@@ -31,8 +31,8 @@ class LSTMScan(Scan):
         steps = t if self.recorded else min(t, 1)  # without a backward pass one step's gates are enough
         hs, h, c = empty((b, t, d), x.dtype), np.array(h0, order="C"), np.array(c0, order="C")
         gates, before, cells = empty((b, steps, 4, d), x.dtype), empty((b, steps, d), x.dtype), empty((b, steps, d), x.dtype)
-        args = (np.ascontiguousarray(x).reshape(b, t, 4, d), np.ascontiguousarray(w_hh), bias.reshape(4, d), lengths, hs, h, c,
-                gates, before, cells, self.reverse, chunk_rows(b))
+        args = (_FORWARD_CHUNK[x.dtype], np.ascontiguousarray(x).reshape(b, t, 4, d), np.ascontiguousarray(w_hh),
+                bias.reshape(4, d), lengths, hs, h, c, gates, before, cells, self.reverse, chunk_rows(b))
         launch(cost(b, t, d, 4), _forward, args, _forward_parallel, args)
         if self.recorded:
             self.saved = lengths, gates, before, cells
@@ -54,8 +54,8 @@ class LSTMScan(Scan):
         lengths, gates, before, cells = self.saved
         b, t, d = before.shape
         at_x, at_h, at_c = empty((b, t, 4, d), x.dtype), np.array(g[1], order="C"), np.array(g[2], order="C")
-        args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, gates, before, cells, at_x, at_h, at_c,
-                self.reverse, chunk_rows(b))
+        args = (_BACKWARD_CHUNK[x.dtype], np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, gates, before,
+                cells, at_x, at_h, at_c, self.reverse, chunk_rows(b))
         launch(cost(b, t, d, 4), _backward, args, _backward_parallel, args)
         at_x = at_x.reshape(b, t, 4 * d)
         need_x, need_h, need_c, need_w, need_b = self.needs[:5]
@@ -73,19 +73,21 @@ class LSTMScan(Scan):
 # Without a backward pass they have one step, used again and again.
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
-def _forward(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse, rows):
+def _forward(code, x, w, bias, lengths, hs, h, c, gates, before, cells, reverse, rows):
     """All chunks of `rows` sequences. w is w_hh (4D,D); its transpose is cut into panels for `product` once, for all steps."""
     panels = pack(w.T[::1, ::1])
     for start in range(0, len(h), rows):
-        _forward_chunk(x, panels, bias, lengths, hs, h, c, gates, before, cells, reverse, start, min(len(h), start + rows))
+        call(code, _forward_chunk, (x, panels, bias, lengths, hs, h, c, gates, before, cells, reverse, start,
+                                    min(len(h), start + rows)))
 
 
 @kernel(parallel=True)
-def _forward_parallel(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse, rows):
+def _forward_parallel(code, x, w, bias, lengths, hs, h, c, gates, before, cells, reverse, rows):
     panels = pack(w.T[::1, ::1])
     for chunk in prange(-(-len(h) // rows)):
         start = chunk * rows
-        _forward_chunk(x, panels, bias, lengths, hs, h, c, gates, before, cells, reverse, start, min(len(h), start + rows))
+        call(code, _forward_chunk, (x, panels, bias, lengths, hs, h, c, gates, before, cells, reverse, start,
+                                    min(len(h), start + rows)))
 
 
 @kernel
@@ -104,6 +106,10 @@ def _forward_chunk(x, w, bias, lengths, hs, h, c, gates, before, cells, reverse,
         s = t if gates.shape[1] == t_end else 0
         product(side_by_side, state, w, False)
         _step(sums, x, bias, lengths, h, c, gates, before, cells, hs, start, end, t, s)
+
+
+_FORWARD_CHUNK = Code(_forward_chunk, "T[:,:,:,::1], T[:,:], T[:,::1], int64[::1], T[:,:,::1], T[:,::1], T[:,::1],"
+                                      "T[:,:,:,::1], T[:,:,::1], T[:,:,::1], boolean, int64, int64")
 
 
 @kernel
@@ -137,19 +143,21 @@ def _step(sums, x, bias, lengths, h, c, gates, before, cells, hs, start, end, t,
 
 
 @kernel
-def _backward(g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse, rows):
+def _backward(code, g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse, rows):
     """All chunks, w as in `_forward`."""
     panels = pack(w[::1, ::1])
     for start in range(0, len(g), rows):
-        _backward_chunk(g, panels, lengths, gates, before, cells, at_x, at_h, at_c, reverse, start, min(len(g), start + rows))
+        call(code, _backward_chunk, (g, panels, lengths, gates, before, cells, at_x, at_h, at_c, reverse, start,
+                                     min(len(g), start + rows)))
 
 
 @kernel(parallel=True)
-def _backward_parallel(g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse, rows):
+def _backward_parallel(code, g, w, lengths, gates, before, cells, at_x, at_h, at_c, reverse, rows):
     panels = pack(w[::1, ::1])
     for chunk in prange(-(-len(g) // rows)):
         start = chunk * rows
-        _backward_chunk(g, panels, lengths, gates, before, cells, at_x, at_h, at_c, reverse, start, min(len(g), start + rows))
+        call(code, _backward_chunk, (g, panels, lengths, gates, before, cells, at_x, at_h, at_c, reverse, start,
+                                     min(len(g), start + rows)))
 
 
 @kernel
@@ -167,6 +175,10 @@ def _backward_chunk(g, w, lengths, gates, before, cells, at_x, at_h, at_c, rever
         t = step if reverse else t_end - 1 - step
         _step_back(g, lengths, gates, cells, at_x, at_h, at_c, start, end, t)
         product(state, side_by_side[start:end:1, t, ::1], w, True)
+
+
+_BACKWARD_CHUNK = Code(_backward_chunk, "T[:,:,::1], T[:,:], int64[::1], T[:,:,:,::1], T[:,:,::1], T[:,:,::1], T[:,:,:,::1],"
+                                        "T[:,::1], T[:,::1], boolean, int64, int64")
 
 
 @kernel

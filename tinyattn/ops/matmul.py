@@ -12,6 +12,8 @@ time of a tuned BLAS on one core, and a product inside another kernel costs no c
                 for i in tiles of 4 rows:     4 x 64 sums in registers, see `shared.product` and `shared.tile`
 
 The copy is what makes x @ w^T as fast as x @ w. For few rows it would cost more than it gives, and is made only if it must.
+A vector times a matrix, and a column times a row, have loops of their own, `_vectors` and `_outers`: a tile would compute
+four rows for one, or 64 columns.
 """
 import math
 
@@ -21,15 +23,16 @@ from numpy.lib.stride_tricks import as_strided
 
 from ..autograd import Op
 from ..cuda import SIMULATED, cuda, cuda_kernel, flat, on_card, place, reshaped
-from ..device import JIT, Entries, empty, kernel, launch
+from ..device import JIT, Entries, Shortcuts, empty, kernel, launch
 from .broadcast import ShapeError, broadcast, plan_of
-from .shared import TILE_BYTES, pack, pack_panel, panel_space, panels_of, product
+from .shared import TILE_BYTES, TILE_ROWS, pack, pack_panel, panel_space, panels_of, product, tile
 
 ROWS, PANELS = 64, 4  # one block of the result, the unit of parallel work: 64 rows, 4 panels of b
 COLUMNS = 256         # the unit of work of a sum over rows
 GIGAFLOPS = {4: 200, 8: 100}  # a rough speed by item size, to tell small products from large ones
 PACKS = 96            # rows of the result from which b is packed; for fewer a copy would cost more than it gives
 SMALL = 1_000_000     # multiplications that one core does before another would be awake
+TINY = 150_000        # multiplications that take about a microsecond; looking at the arrays would take as long
 NO_BIAS = {"f": np.empty(0, np.float32), "d": np.empty(0, np.float64)}
 
 
@@ -39,6 +42,13 @@ class MatMul(Op):
     tex = "{a} {b}"
 
     def cpu(self, a, b):
+        kind = a.dtype
+        if a.ndim == 2 and b.ndim == 2 and kind is b.dtype:
+            (m, k), (_, n) = a.shape, b.shape
+            if m * k * n <= TINY:
+                c = np.empty((m, n), kind)
+                if _TINY[kind](c, a, b):
+                    return c
         self.check(a, b)
         return matmul(a, b)
 
@@ -62,10 +72,20 @@ class MatMul(Op):
 
     def cpu_grad(self, g, c, a, b):
         need_a, need_b = self.needs
+        kind = g.dtype
+        alike = a.ndim == 2 and b.ndim == 2 and a.dtype is kind and b.dtype is kind
+        if need_a and need_b and alike and a.size * b.shape[1] <= TINY:
+            to_a, to_b = np.empty(a.shape, kind), np.empty(b.shape, kind)
+            if _TINY_GRADS[kind](to_a, to_b, g, a, b, _ROOM[kind]):
+                return to_a, to_b
         grad_a = matmul(g, b.T if b.ndim == 2 else b.swapaxes(-1, -2)) if need_a else None
-        if need_b and b.ndim == 2 and a.ndim > 2:
+        if not need_b:
+            return grad_a, None
+        if b.ndim == 2 and a.ndim > 2:
             a, g = rows_of(a), rows_of(g)
-        return grad_a, matmul(a.T if a.ndim == 2 else a.swapaxes(-1, -2), g) if need_b else None
+        if b.strides[-2] < b.strides[-1]:  # a transpose, and so is its gradient: what was transposed gets its own layout
+            return grad_a, matmul(g.swapaxes(-1, -2), a).swapaxes(-1, -2)
+        return grad_a, matmul(a.T if a.ndim == 2 else a.swapaxes(-1, -2), g)
 
     def cuda_grad(self, g, c, a, b):
         need_a, need_b = self.needs
@@ -143,11 +163,15 @@ def matmul(a, b):
         out = empty((*a.shape[:-1], b.shape[1]), a.dtype)
         matmul_into(rows_of(a), b, rows_of(out))
         return out
-    batch = broadcast("matmul", a.shape[:-2], b.shape[:-2])
+    batch = a.shape[:-2]
+    if batch != b.shape[:-2]:
+        batch = broadcast("matmul", batch, b.shape[:-2])
     out = empty((*batch, a.shape[-2], b.shape[-1]), a.dtype)
     if not JIT or a.dtype.kind != "f":
         with np.errstate(all="ignore"):
             return np.matmul(a, b, out=out)
+    if 1 in (a.shape[-2], a.shape[-1], b.shape[-1]) and _thin(a, b, out):
+        return out
     two = math.prod(batch[:-1]), batch[-1]
     (a, turned_a), (b, turned_b) = _upright(_two_batch_axes(a, batch, two)), _upright(_two_batch_axes(b, batch, two))
     m, n = out.shape[-2:]
@@ -164,6 +188,10 @@ def _of_matrices(a, b):
     bias = NO_BIAS.get(kind.char)
     if not JIT or m * n * k > SMALL or bias is None or kind is not b.dtype:
         return matmul_into(a, b, empty((m, n), kind))
+    if m == 1 or n == 1:
+        out = empty((m, n), kind)
+        if _thin(a, b, out):
+            return out
     turned_a, turned_b = not a.flags.c_contiguous, not b.flags.c_contiguous
     if turned_a:
         a = a.T if a.flags.f_contiguous else np.ascontiguousarray(a.T)
@@ -183,6 +211,8 @@ def matmul_into(a, b, out, bias=None):
                 out += bias
         return out
     m, n = out.shape
+    if (m == 1 or n == 1) and _thin(a, b, out, bias):
+        return out
     nanoseconds = 2 * m * n * a.shape[1] / GIGAFLOPS[out.itemsize]
     packed = m >= PACKS or b.strides[1] != b.itemsize
     a, turned_a = _upright(a)
@@ -190,6 +220,30 @@ def matmul_into(a, b, out, bias=None):
     args = out, a, turned_a, b, turned_b, packed, NO_BIAS[out.dtype.char] if bias is None else np.ascontiguousarray(bias)
     launch(nanoseconds, _blocks, args, _blocks_parallel, args)
     return out
+
+
+def _thin(a, b, out, bias=None):
+    """out = a @ b (+ bias) where each product of the batch is a vector times a matrix, or a column times a row, and all lie
+    as their loops want them. Otherwise nothing is done, and False."""
+    (m, k), n, count, kind = a.shape[-2:], b.shape[-1], math.prod(out.shape[:-2]), out.dtype
+    if a.shape[:-2] != b.shape[:-2] or a.dtype != kind or b.dtype != kind or not out.flags.carray:
+        return False
+    if m != 1 and n != 1:  # k is
+        if a.flags.carray and b.flags.carray:
+            args = out.reshape(count, m, n), a.reshape(count, m), b.reshape(count, n)
+            launch(out.size / 8, _OUTERS[kind], args, _outers_parallel, args)
+            return True
+        return False
+    vector, matrix = (a, b) if m == 1 else (b.swapaxes(-1, -2), a.swapaxes(-1, -2))
+    turned = not matrix.flags.c_contiguous
+    matrix = matrix.swapaxes(-1, -2) if turned else matrix
+    if not matrix.flags.carray:
+        return False
+    vector = vector if vector.flags.carray else vector.copy()
+    bias = NO_BIAS[kind.char] if bias is None else np.ascontiguousarray(bias) if m == 1 else bias.repeat(m)
+    args = out.reshape(count, m * n), vector.reshape(count, k), matrix.reshape(count, *matrix.shape[-2:]), turned, bias
+    launch(matrix.size / 8, _VECTORS[kind], args, _vectors_parallel, args)
+    return True
 
 
 def column_sums(x):
@@ -257,6 +311,57 @@ def _blocks(c, a, turned_a, b, turned_b, packed, bias):
 _BLOCKS = Entries(_blocks, "T[:, ::1], T[:, ::1], boolean, T[:, ::1], boolean, boolean, T[::1]")
 
 
+@kernel(plain=True)
+def _tiny(c, a, b):
+    """c = a @ b, of a few tiles: all of b is near already, so there are no blocks and nothing is copied."""
+    if a.shape[1] != b.shape[0] or not (_lies(c) and _lies(a) and _lies(b)):
+        return False
+    _tiles(c, a, b, False)
+    return True
+
+
+@kernel(plain=True)
+def _tiny_grads(to_a, to_b, g, a, b, room):
+    """Both gradients of a product: to_a = g @ b^T, to_b = a^T @ g. The panels of b^T stand in `room`."""
+    turned, space = b.T[::1, ::1], room[::1, ::1]
+    panels = panels_of(turned)
+    if panels * b.shape[1] > len(room) or not (_lies(g) and _lies(a) and _lies(b)):
+        return False
+    for p in range(panels):
+        pack_panel(space, turned, p)
+    _tiles(to_a, g, space, True)
+    _tiles(to_b, a.T, g, False)
+    return True
+
+
+@kernel(plain=True)
+def _lies(x):
+    """Do the rows of x lie one after the other? And is it neither a vector nor a column, which have loops of their own?"""
+    return x.shape[0] > 1 and x.shape[1] > 1 and x.strides == (x.shape[1] * x.itemsize, x.itemsize)
+
+
+@kernel(plain=True)
+def _tiles(c, a, b, packed):
+    """c = a @ b, tile by tile. `packed`: the panels of b stand one below the other."""
+    depth, width = a.shape[1], TILE_BYTES // c.itemsize
+    for p in range(-(-c.shape[1] // width)):
+        for i in range(0, c.shape[0], TILE_ROWS):
+            tile(c, i, p * width, a, i, 0, b, p * depth if packed else 0, 0 if packed else p * width,
+                 min(TILE_ROWS, c.shape[0] - i), min(width, c.shape[1] - p * width), depth, False)
+
+
+def _room(kind):
+    """Memory for the panels of a small matrix, which begins on a cache line."""
+    width, lines = TILE_BYTES // np.dtype(kind).itemsize, np.empty((257, TILE_BYTES), np.uint8).reshape(-1)
+    skip = -lines.ctypes.data % 64
+    return lines[skip:skip + 256 * TILE_BYTES].view(kind).reshape(256, width)
+
+
+_ROOM = {np.dtype(kind): _room(kind) for kind in "fd"}  # one for all threads: while a kernel runs, Python's lock is held
+_TINY = Shortcuts(_tiny, "T[:, ::1], T[:, ::1], T[:, ::1]")
+_TINY_GRADS = Shortcuts(_tiny_grads, "T[:, ::1], T[:, ::1], T[:, ::1], T[:, ::1], T[:, ::1], T[:, ::1]")
+
+
 @kernel(parallel=True)
 def _blocks_parallel(c, a, turned_a, b, turned_b, packed, bias):
     a, b = _as_meant(a, turned_a), _as_meant(b, turned_b)
@@ -290,6 +395,89 @@ def _batched(c, a, turned_a, b, turned_b, rows):
 def _batched_parallel(c, a, turned_a, b, turned_b, rows):
     for item in prange(c.shape[0] * c.shape[1] * -(-c.shape[2] // rows)):
         _batch_item(c, a, turned_a, b, turned_b, rows, item)
+
+
+@kernel(reduces=True)
+def _dot(x, y):
+    total = x.dtype.type(0)
+    for k in range(len(x)):
+        total += x[k] * y[k]
+    return total
+
+
+@kernel
+def _add_dots(y, x, rows, j):
+    """y_i += x . rows[j + i]"""
+    for i in range(len(y)):
+        y[i] += _dot(x, rows[j + i])
+
+
+@kernel
+def _add_rows(y, x, rows, j):
+    """y += sum_k x_k rows[k, j:], 4 rows at a time, so that y is read and written a quarter as often."""
+    for k in range(0, len(x) - 3, 4):
+        q, r, s, t = x[k], x[k + 1], x[k + 2], x[k + 3]
+        first, second, third, fourth = rows[k, j:], rows[k + 1, j:], rows[k + 2, j:], rows[k + 3, j:]
+        for i in range(len(y)):
+            y[i] = y[i] + q * first[i] + r * second[i] + s * third[i] + t * fourth[i]
+    for k in range(len(x) - len(x) % 4, len(x)):
+        q, row = x[k], rows[k, j:]
+        for i in range(len(y)):
+            y[i] += q * row[i]
+
+
+@kernel
+def _vector(y, x, matrix, turned, bias, item):
+    """Some columns of one product of the batch, y[p] = x[p] @ matrix[p] + bias, where the matrix is given by its rows or, if
+    `turned`, by its columns."""
+    per = -(-y.shape[1] // COLUMNS)
+    p, j = item // per, item % per * COLUMNS
+    part, zero = y[p, j:j + COLUMNS], y.dtype.type(0)
+    for i in range(len(part)):
+        part[i] = bias[j + i] if len(bias) else zero
+    if turned:
+        _add_dots(part, x[p], matrix[p], j)
+    else:
+        _add_rows(part, x[p], matrix[p], j)
+
+
+@kernel
+def _vectors(y, x, matrix, turned, bias):
+    for item in range(len(y) * -(-y.shape[1] // COLUMNS)):
+        _vector(y, x, matrix, turned, bias, item)
+
+
+_VECTORS = Entries(_vectors, "T[:, ::1], T[:, ::1], T[:, :, ::1], boolean, T[::1]")
+
+
+@kernel(parallel=True)
+def _vectors_parallel(y, x, matrix, turned, bias):
+    for item in prange(len(y) * -(-y.shape[1] // COLUMNS)):
+        _vector(y, x, matrix, turned, bias, item)
+
+
+@kernel
+def _outer(c, a, b, p):
+    """c[p] = the column a[p] times the row b[p]."""
+    for i in range(c.shape[1]):
+        row, x, of = c[p, i], a[p, i], b[p]
+        for j in range(len(row)):
+            row[j] = x * of[j]
+
+
+@kernel
+def _outers(c, a, b):
+    for p in range(len(c)):
+        _outer(c, a, b, p)
+
+
+_OUTERS = Entries(_outers, "T[:, :, ::1], T[:, ::1], T[:, ::1]")
+
+
+@kernel(parallel=True)
+def _outers_parallel(c, a, b):
+    for p in prange(len(c)):
+        _outer(c, a, b, p)
 
 
 @kernel

@@ -5,7 +5,7 @@ r"""The simple recurrent network over a whole sequence, forward and backward. Se
 import numpy as np
 from numba import prange
 
-from ..device import empty, kernel, launch
+from ..device import Code, call, empty, kernel, launch
 from .recurrent import Scan, chunk_rows, cost, recurrent_samples
 from .shared import pack, product, tanh
 
@@ -24,8 +24,8 @@ class RNNScan(Scan):
     def cpu(self, x, h0, w_hh, b_hh, lengths):
         (b, t, d), bias, lengths = self.checked(x, h0, w_hh, b_hh, lengths)
         hs, h, before = empty((b, t, d), x.dtype), np.array(h0, order="C"), empty((b, t if self.recorded else 0, d), x.dtype)
-        args = (np.ascontiguousarray(x), np.ascontiguousarray(w_hh), bias, lengths, hs, h, before, self.reverse,
-                self.nonlinearity == "relu", chunk_rows(b))
+        args = (_FORWARD_CHUNK[x.dtype], np.ascontiguousarray(x), np.ascontiguousarray(w_hh), bias, lengths, hs, h, before,
+                self.reverse, self.nonlinearity == "relu", chunk_rows(b))
         launch(cost(b, t, d, 1), _forward, args, _forward_parallel, args)
         if self.recorded:
             self.saved = lengths, before
@@ -44,8 +44,8 @@ class RNNScan(Scan):
         lengths, before = self.saved
         b, t, d = before.shape
         at_x, at_h = empty((b, t, d), x.dtype), np.array(g[1], order="C")
-        args = (np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, y[0], at_x, at_h, self.reverse,
-                self.nonlinearity == "relu", chunk_rows(b))
+        args = (_BACKWARD_CHUNK[x.dtype], np.ascontiguousarray(g[0]), np.ascontiguousarray(w_hh), lengths, y[0], at_x, at_h,
+                self.reverse, self.nonlinearity == "relu", chunk_rows(b))
         launch(cost(b, t, d, 1), _backward, args, _backward_parallel, args)
         need_x, need_h, need_w, need_b = self.needs[:4]
         grad_w, grad_b = self.weight_gradients(need_w, need_b, (at_x, before))
@@ -61,19 +61,19 @@ class RNNScan(Scan):
 # the loops. `before` is the state that a step began with, or has no steps where no backward pass will come
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel
-def _forward(x, w, bias, lengths, hs, h, before, reverse, relu, rows):
+def _forward(code, x, w, bias, lengths, hs, h, before, reverse, relu, rows):
     """All chunks of `rows` sequences. w is w_hh (D,D); its transpose is cut into panels for `product` once, for all steps."""
     panels = pack(w.T[::1, ::1])
     for start in range(0, len(h), rows):
-        _forward_chunk(x, panels, bias, lengths, hs, h, before, reverse, relu, start, min(len(h), start + rows))
+        call(code, _forward_chunk, (x, panels, bias, lengths, hs, h, before, reverse, relu, start, min(len(h), start + rows)))
 
 
 @kernel(parallel=True)
-def _forward_parallel(x, w, bias, lengths, hs, h, before, reverse, relu, rows):
+def _forward_parallel(code, x, w, bias, lengths, hs, h, before, reverse, relu, rows):
     panels = pack(w.T[::1, ::1])
     for chunk in prange(-(-len(h) // rows)):
         start = chunk * rows
-        _forward_chunk(x, panels, bias, lengths, hs, h, before, reverse, relu, start, min(len(h), start + rows))
+        call(code, _forward_chunk, (x, panels, bias, lengths, hs, h, before, reverse, relu, start, min(len(h), start + rows)))
 
 
 @kernel
@@ -90,6 +90,10 @@ def _forward_chunk(x, w, bias, lengths, hs, h, before, reverse, relu, start, end
         t = t_end - 1 - step if reverse else step
         product(sums, state, w, False)
         _step(sums, x, bias, lengths, h, before, hs, relu, start, end, t)
+
+
+_FORWARD_CHUNK = Code(_forward_chunk, "T[:,:,::1], T[:,:], T[::1], int64[::1], T[:,:,::1], T[:,::1], T[:,:,::1], boolean,"
+                                      "boolean, int64, int64")
 
 
 @kernel
@@ -118,19 +122,19 @@ def _step(sums, x, bias, lengths, h, before, hs, relu, start, end, t):
 
 
 @kernel
-def _backward(g, w, lengths, hs, at_x, at_h, reverse, relu, rows):
+def _backward(code, g, w, lengths, hs, at_x, at_h, reverse, relu, rows):
     """All chunks, w as in `_forward`."""
     panels = pack(w[::1, ::1])
     for start in range(0, len(g), rows):
-        _backward_chunk(g, panels, lengths, hs, at_x, at_h, reverse, relu, start, min(len(g), start + rows))
+        call(code, _backward_chunk, (g, panels, lengths, hs, at_x, at_h, reverse, relu, start, min(len(g), start + rows)))
 
 
 @kernel(parallel=True)
-def _backward_parallel(g, w, lengths, hs, at_x, at_h, reverse, relu, rows):
+def _backward_parallel(code, g, w, lengths, hs, at_x, at_h, reverse, relu, rows):
     panels = pack(w[::1, ::1])
     for chunk in prange(-(-len(g) // rows)):
         start = chunk * rows
-        _backward_chunk(g, panels, lengths, hs, at_x, at_h, reverse, relu, start, min(len(g), start + rows))
+        call(code, _backward_chunk, (g, panels, lengths, hs, at_x, at_h, reverse, relu, start, min(len(g), start + rows)))
 
 
 @kernel
@@ -148,6 +152,10 @@ def _backward_chunk(g, w, lengths, hs, at_x, at_h, reverse, relu, start, end):
         t = step if reverse else t_end - 1 - step
         _step_back(g, lengths, hs, at_x, at_h, relu, start, end, t)
         product(state, at_x[start:end:1, t, ::1], w, True)
+
+
+_BACKWARD_CHUNK = Code(_backward_chunk, "T[:,:,::1], T[:,:], int64[::1], T[:,:,::1], T[:,:,::1], T[:,::1], boolean, boolean,"
+                                        "int64, int64")
 
 
 @kernel

@@ -6,10 +6,12 @@ Python has not are passed over, so counts differ from version to version, and fo
 import ast
 import functools
 import re
+import sys
 import sysconfig
 from pathlib import Path
 
 from tinyattn.errors import InputError
+from tinyattn.tasks.kept import kept
 
 FAMILIES = {
     "concurrency": "_threading_local asyncio concurrent multiprocessing queue sched selectors subprocess threading",
@@ -50,7 +52,20 @@ def documents(folder=None):
 
 @functools.cache
 def _documents(folder):
-    families = {name: list(_family(Path(folder), modules.split())) for name, modules in FAMILIES.items()}
+    """To read 500 files takes seconds, so what was found is kept in the cache folder until one of them changes."""
+    files = {name: list(_files(Path(folder), modules.split())) for name, modules in FAMILIES.items()}
+    state = [[name, str(path), path.stat().st_size, path.stat().st_mtime_ns] for name in files for path, _ in files[name]]
+    found = kept("docstrings", [sys.modules[__name__]], state, lambda: _found(files)) if state else []
+    if len({name for name, _ in found}) < 2:
+        raise InputError(f"{folder}: expected the sources of the standard library, whose documentation strings are the "
+                         f"built-in data; found {len(found)} usable. Give a file of your own with --data")
+    return tuple(map(tuple, found))
+
+
+def _found(files):
+    """[family, text] of all that is used of some files, by family."""
+    families = {name: [text for path, inside in some for text in _texts(path, _name_parts(inside))]
+                for name, some in files.items()}
     homes = {}
     for name, texts in families.items():
         for text in texts:
@@ -60,21 +75,18 @@ def _documents(folder):
         own = [text for text in dict.fromkeys(texts) if len(homes[text]) == 1]
         if len(own) >= FEWEST:
             step = max(1.0, len(own) / MOST)
-            found += [(name, own[int(i * step)]) for i in range(min(len(own), MOST))]
-    if len({name for name, _ in found}) < 2:
-        raise InputError(f"{folder}: expected the sources of the standard library, whose documentation strings are the "
-                         f"built-in data; found {len(found)} usable. Give a file of your own with --data")
-    return tuple(found)
+            found += [[name, own[int(i * step)]] for i in range(min(len(own), MOST))]
+    return found
 
 
-def _family(folder, modules):
-    """The texts of some modules; a package is read with all that is in it."""
+def _files(folder, modules):
+    """(path, path within the folder) of the files of some modules; a package is all that is in it."""
     for name in modules:
         single = folder / f"{name}.py"
         for path in [single] if single.is_file() else sorted((folder / name).rglob("*.py")):
             inside = path.relative_to(folder)
-            if not NOT_SOURCES & set(inside.parts):
-                yield from _texts(path, _name_parts(inside))
+            if path.is_file() and not NOT_SOURCES & set(inside.parts):
+                yield path, inside
 
 
 def _name_parts(path):

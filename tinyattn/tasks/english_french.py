@@ -16,19 +16,24 @@ Links. Sure: a French word and the English word it translates; `ne` and `pas` bo
 follows an elided word), and helpers such as `does` and `to`. The article of `le chien de paul` has possible links alone.
 """
 
+import sys
 from itertools import pairwise
 
 import numpy as np
 
+from tinyattn.tasks import english_french_grammar, english_french_phrase
 from tinyattn.tasks import english_french_lexicon as lexicon
 from tinyattn.tasks.english_french_grammar import clause
 from tinyattn.tasks.english_french_lexicon import LEMMAS
 from tinyattn.tasks.english_french_phrase import Draw, Mot, Phrase, fixed, starts_with_vowel
+from tinyattn.tasks.kept import kept
 from tinyattn.tasks.text import Pair
 
 __all__ = ["LEMMAS", "LONGEST", "generate"]
 
 LONGEST = 50  # English words in a sentence, the full stop included
+MANY = 2000   # pairs that are worth keeping
+FIRST = 0x100  # of the characters that stand for words and links where pairs are kept
 
 
 def sentence(draw):
@@ -102,11 +107,39 @@ def as_pair(phrase):
 def generate(n, seed=0):
     """`n` pairs of sentences (English, French) with gold links, all English sides different.
 
-    The same n and seed give the same pairs on every machine, and a larger n only appends.
+    The same n and seed give the same pairs on every machine, and a larger n only appends. Many pairs take seconds, so they
+    are kept in the cache folder, see `kept.py`.
     """
+    if n < MANY or not isinstance(seed, int):
+        return _generate(n, seed)
+    made_by = [sys.modules[__name__], english_french_grammar, lexicon, english_french_phrase]
+    return _from_table(kept("english-french", made_by, [n, seed], lambda: _table(_generate(n, seed))))
+
+
+def _generate(n, seed):
     draw, pairs = Draw(np.random.default_rng(seed)), {}
     while len(pairs) < n:
         pair = as_pair(sentence(draw))
         if len(pair.source) <= LONGEST:
             pairs.setdefault(pair.source, pair)
     return list(pairs.values())
+
+
+def _table(pairs):
+    """Pairs as four short texts each, in which a character stands for a word or a link. (Python reads texts faster than
+    lists of numbers.)"""
+    words, links = {}, {}
+
+    def coded(some, table):
+        return "".join(chr(FIRST + table.setdefault(item, len(table))) for item in some)
+
+    return {"pairs": [[coded(pair.source, words), coded(pair.target, words), coded(sorted(pair.sure), links),
+                       coded(sorted(pair.possible), links)] for pair in pairs],
+            "words": list(words), "links": list(links)}
+
+
+def _from_table(table):
+    word = {chr(FIRST + i): word for i, word in enumerate(table["words"])}.__getitem__
+    link = {chr(FIRST + i): tuple(link) for i, link in enumerate(table["links"])}.__getitem__
+    return [Pair(tuple(map(word, source)), tuple(map(word, target)), frozenset(map(link, sure)), frozenset(map(link, possible)))
+            for source, target, sure, possible in table["pairs"]]
