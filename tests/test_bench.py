@@ -10,6 +10,8 @@ import pytest
 
 from tinyattn import InputError, Tensor, bench, device
 from tinyattn.cli import main
+from tinyattn.compiler import compile
+from tinyattn.optim import SGD
 from tinyattn.workloads import GROUPS, peers, rows, timing
 from tinyattn.workloads.row import OURS, PEERS, Row
 
@@ -218,6 +220,35 @@ def test_a_step_that_moves_no_weights_disagrees(clock):
     row = Row("fake", "", "training", {"ours": lambda: lambda: next(losses), "torch": lambda: lambda: 3.0})
     result, = bench.measure(row, ["torch"])
     assert "call 2" in result["error"]
+
+
+def test_a_replay_that_moves_no_weights_disagrees():
+    """Two calls of a captured step are eager: the first, and the one that its replay is compared with."""
+    def make(capture):
+        w = Tensor(np.ones(3), requires_grad=True)
+        optimizer = SGD([w], lr=0.1)
+
+        def step():
+            optimizer.zero_grad()
+            loss = (w * w).sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+        return compile(step) if capture else step
+
+    def faulty():
+        step = make(True)
+
+        def run():
+            for entry in step.programs.values():
+                if entry.calls:
+                    entry.replay.captured.effects.clear()
+            return step()
+        return run
+
+    eager, captured, wrong = (bench._begin(side)[1] for side in (lambda: make(False), lambda: make(True), faulty))
+    assert bench.disagreement(eager, captured, 1e-6) is None
+    assert "call 4" in bench.disagreement(eager, wrong, 1e-6)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 TOLERANCE is as in `test_training_rows.py`: only rounding may tell the sides apart, and the faults planted below, which are
 as small as faults of a rule come, are beyond it.
 """
-import importlib.util
 import math
 
 import numpy as np
@@ -46,7 +45,6 @@ def test_every_weight_counts(small, monkeypatch):
         assert apart(losses(module, s, "ours")[:1], before) > TOLERANCE, name
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tinyattn.compiler") is None, reason="no captured steps")
 def test_a_captured_step_is_the_step(small):
     module, s = small
     assert apart(losses(module, s, "compiled"), losses(module, s, "ours")) < TOLERANCE

@@ -5,8 +5,9 @@
     (x * x).sum().backward()
     x.grad
 
-Where things are: `autograd.py` (what an op is, the backward walk), `ops/` (formulas, loops, rules), `tensor.py`, `attention/` (one
-file a mechanism), `nn/`, `models/`, `tasks/`. Names below are imported when they are first used, so importing is quick.
+Where things are: `op.py` (what an op is), `autograd.py` (the backward walk), `ops/` (formulas, loops, rules), `tensor.py`,
+`compiler/` (captured steps), `attention/` (one file a mechanism), `nn/`, `models/`, `tasks/`, `workloads/` (what `tinyattn
+bench` times). Names below are imported when they are first used, so importing is quick.
 """
 import importlib
 

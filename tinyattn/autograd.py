@@ -212,7 +212,7 @@ def _visit(op, pair, now):
         _add_into(now, op, g)
         return [None] * len(inputs), False
     loop = op.cpu_grad if here else op.cuda_grad
-    if loop is None or (now.tape is not None and op.each and not op.each_grad):
+    if loop is None or (now.tape is not None and op.each and not op.each_grad):  # a tape can fuse rules, but not a loop
         return _by_unrecorded_rules(op, g, needs), False
     grads = loop(g, y, *arrays)
     if len(grads) != len(inputs):

@@ -17,7 +17,7 @@ from .errors import InputError
 from .workloads import GROUPS, peers, rows, timing
 from .workloads.row import OURS, PEERS
 
-CALLS = 3   # whose results are compared
+CALLS = 4   # whose results are compared
 BUSY = 0.1  # the share of the machine that other programs may use, before we say that they do
 
 
@@ -132,8 +132,8 @@ def measure(row, here, twins=False, gflops=None):
 
 
 def _begin(make):
-    """(a side's call, the results of its first calls, None or why it fails). A captured step runs in its second call, and whether
-    that has changed the weights shows in the third."""
+    """(a side's call, the results of its first calls, None or why it fails). A captured step is replayed from its third call
+    on, and whether that has changed the weights shows in the fourth."""
     try:
         call = make()
         return call, [fetched(call()) for _ in range(CALLS)], None

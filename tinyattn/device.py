@@ -41,11 +41,12 @@ def cache_folder():
     """The folder of compiled kernels, or None where it cannot be written (then kernels are compiled each time).
 
     Numba notices an edit of the file that a kernel stands in, but not of another file that it calls. Helpers shared
-    between files therefore all stand in `ops/shared.py`, and this folder's name holds that file's hash: an edit
-    there begins a new folder. `TINYATTN_CACHE` names another place.
+    between files therefore all stand in `ops/shared.py` or here, and this folder's name holds the hash of both files: an
+    edit there begins a new folder. `TINYATTN_CACHE` names another place.
     """
-    shared = Path(__file__).parent / "ops" / "shared.py"
-    key = hashlib.sha256(shared.read_bytes() + numba.__version__.encode()).hexdigest()[:12]
+    here = Path(__file__)
+    sources = here.read_bytes() + (here.parent / "ops" / "shared.py").read_bytes()
+    key = hashlib.sha256(sources + numba.__version__.encode()).hexdigest()[:12]
     try:
         home = os.environ.get("TINYATTN_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(home) / "tinyattn" / f"kernels-{key}"

@@ -141,7 +141,7 @@ class Op:
         return out
 
     def _watched(self, inputs):
-        """The call under `fused("never")`, `detect_anomaly()` or a tape."""
+        """The call under `fused(...)`, `detect_anomaly()` or a tape."""
         if self.composed is not None and (state.fused == "never" or state.fused == "fallback" and self._lacks(inputs)):
             with scope(self.name):
                 return self.composed(*inputs)
@@ -152,7 +152,7 @@ class Op:
         if state.anomaly:
             look_for_anomaly(self, arrays, self.outs)
         if state.tape is not None:
-            state.tape.called(self, arrays, self.outs)
+            state.tape.called(self, arrays, self.outs, inputs)
         return result
 
     def _lacks(self, inputs):

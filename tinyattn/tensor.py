@@ -232,7 +232,12 @@ class Tensor:
 
     def clone(self):
         """A copy that is joined to the graph."""
-        return self * 1 if self.requires_grad and state.recording else Tensor._wrap(_device.copy(self.array), None, 0, False)
+        if self.requires_grad and state.recording:
+            return self * 1
+        array = _device.copy(self.array)
+        if state.special and state.tape is not None:
+            state.tape.copied(self.array, array)
+        return Tensor._wrap(array, None, 0, False)
 
     # -- in place: only a leaf that owns its memory ------------------------------------------------------------------
     def _writable(self, who):

@@ -71,7 +71,8 @@ def _bag(table, words, nil):
 
 
 def _ids(ids):
-    return np.asanyarray(ids.numpy() if isinstance(ids, Tensor) else ids)
+    ids = ids.numpy() if isinstance(ids, Tensor) else ids
+    return ids if isinstance(ids, np.ndarray) else np.asarray(ids)
 
 
 def _check(question, keys, values, table, r, last):

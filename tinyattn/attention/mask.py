@@ -24,7 +24,8 @@ def from_lengths(lengths, size=None, device=None):
     TypeError for anything but whole numbers of shape (B,), ValueError for a length below 0 or above S.
     """
     device = device or (lengths.device if isinstance(lengths, Tensor) else "cpu")
-    lengths = np.asanyarray(lengths.numpy() if isinstance(lengths, Tensor) else lengths)
+    lengths = lengths.numpy() if isinstance(lengths, Tensor) else lengths
+    lengths = lengths if isinstance(lengths, np.ndarray) else np.asarray(lengths)
     lengths = lengths.astype(np.int64) if lengths.shape == (0,) else lengths  # an empty list is read as floats
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
         raise TypeError(f"mask.from_lengths: expected whole numbers of shape (B,), got {lengths.dtype} of shape "

@@ -152,7 +152,7 @@ def position_encoding(length, width, form="paper", slots=None):
 
 def ages_of(story, nil=0):
     """How many sentences come after each one, (B, S): 0 for the newest. Empty sentences count nothing."""
-    there = (np.asanyarray(story) != nil).any(-1)
+    there = ((story if isinstance(story, np.ndarray) else np.asarray(story)) != nil).any(-1)
     return np.where(there, there[:, ::-1].cumsum(1)[:, ::-1] - 1, 0)
 
 
@@ -163,7 +163,7 @@ def noisy_ages(story, rng, most, rate=0.1, nil=0):
     For training only.
     """
     ages = ages_of(story, nil)
-    there = (np.asanyarray(story) != nil).any(-1)
+    there = ((story if isinstance(story, np.ndarray) else np.asarray(story)) != nil).any(-1)
     n = there.sum(1, keepdims=True)                                        # (B, 1)
     blanks = rng.integers(np.ceil(rate * n).astype(int) + 1)
     at = np.arange((n + blanks).max(initial=1))                            # the places, (W,)
@@ -173,7 +173,8 @@ def noisy_ages(story, rng, most, rate=0.1, nil=0):
 
 
 def _ids(name, ids, ndim):
-    ids = np.asanyarray(ids.numpy() if isinstance(ids, Tensor) else ids)
+    ids = ids.numpy() if isinstance(ids, Tensor) else ids
+    ids = ids if isinstance(ids, np.ndarray) else np.asarray(ids)
     if ids.dtype.kind not in "iu" or ids.ndim != ndim:
         raise ShapeError(f"memn2n: expected {name} of integers {SHAPES[name]}, got "
                          f"{ids.dtype} of shape {ids.shape}")

@@ -141,7 +141,7 @@ def _module(cls):
     from ..tensor import Tensor
     module, inputs = example_of(cls, np.random.default_rng(0), np.float32)
     inputs = inputs if isinstance(inputs, (tuple, list)) else [inputs]
-    inputs = [leaf(x.numpy()) if isinstance(x, Tensor) else x for x in inputs]
+    inputs = [leaf(x.array) if isinstance(x, Tensor) else x for x in inputs]
     given = {name: x for name, x in zip(inspect.signature(module.forward).parameters, inputs, strict=False)
              if isinstance(x, Tensor)}
     return outputs_of(module(*inputs)), Leaves(given | dict(module.named_parameters()), given.values())

@@ -171,8 +171,10 @@ def _run_optimizers():
     for make in OPTIMIZERS.values():
         w = Tensor(np.ones(4, np.float32), requires_grad=True)
         (w * w).sum().backward()
-        optim.clip_grad_norm([w], 1.0)
-        make([w], 1e-3).step()
+        optimizer = make([w], 1e-3)
+        optimizer.clip_grad_norm(1.0)
+        optim.clip_grad_norm([w], 0.5)
+        optimizer.step()
 
 
 def _run_system(name):

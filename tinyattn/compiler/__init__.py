@@ -3,7 +3,7 @@
     trace.py     arguments that tell which NumPy functions were applied to them
     tape.py      writes a step down while it runs: a Program of calls that can be run again
     calls.py     what it writes down
-    passes.py    dead code, common subexpressions
+    passes.py    needless copies, dead code, common subexpressions
     fusion.py    chains of elementwise operations become one generated loop
     memory.py    which memory each array stands in, by its lifetime; results in place of dying operands
     replay.py    the calls bound to their memory: what is left of a step

@@ -81,9 +81,9 @@ def fuse(captured):
                 break
         else:
             chain = _Chain(values[call.outputs[0]].shape)
-            chains.append(chain)
             if not _joins(chain, number, call, captured, users):
                 continue
+            chains.append(chain)
         chain.calls.append(number)
         chain.inputs.update(call.inputs)
         chain_of[call.outputs[0]] = chain

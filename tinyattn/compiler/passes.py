@@ -3,7 +3,7 @@
     needless copies        what is copied only so that nobody can write into the original goes: here nobody does
     dead code              a call whose results nobody reads goes
     common subexpressions  of two calls that compute the same, the second goes
-    elementwise fusion     a chain of x + y, tanh(x), g * y ... becomes one loop over the elements (see `fusion.py`)
+    fusion                 a chain of x + y, tanh(x), g * y ... becomes one loop over the elements (see `fusion.py`)
     in place               a result takes over the memory of an operand that nobody needs any more (see `memory.py`)
 
 None of them changes a number that comes out.

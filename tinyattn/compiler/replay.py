@@ -117,50 +117,57 @@ class Replay:
     # -- binding -----------------------------------------------------------------------------------------------------
     def _bind(self, memory, origins):
         """Run all calls on the memory laid out; ({value: array}, [(function, _Hand or None, copies or None)])."""
-        layout, arrays, steps = self.layout, dict(self.captured.arrays), []
+        arrays, steps, layout = dict(self.captured.arrays), [], self.layout
 
         def array_of(block):
             flat = memory[block.place:block.place + int(np.prod(block.shape, dtype=np.int64)) * np.dtype(block.dtype).itemsize]
             return flat.view(block.dtype).reshape(block.shape)
         for call, requests, origin in zip(self.captured.program.instructions, layout.requests, origins, strict=True):
             given = [None if v is None else arrays[v] for v in call.inputs]
-            if isinstance(call, Fused):
-                outs = []
-                for i, value in enumerate(call.outputs):
-                    arrays[value] = given[call.replaces[i]] if i in call.replaces else array_of(layout.of_value[value])
-                    if i not in call.replaces:
-                        outs.append(arrays[value])
-                do = bound(call, given, outs)
-                do()
-                steps.append((do, None, None))
-                continue
-            if call.takes is not None:
-                out = arrays[call.outputs[0]] = array_of(layout.of_value[call.outputs[0]])
-                do = partial(call.run, *given, out=out)
-                do()
-                steps.append((do, None, None))
+            if isinstance(call, Fused) or call.takes is not None:
+                steps.append((self._bind_told(call, given, arrays, array_of), None, None))
                 continue
             hand = _Hand([array_of(block) for block in requests]) if requests else None
-            do, copies = partial(call.run, *given), []
-            device.planned.take = hand
-            try:
-                results = do()
-            finally:
-                device.planned.take = None
-            for k, (value, (kind, _), result) in enumerate(zip(call.outputs, origin, results, strict=True)):
-                if kind == "own":
-                    arrays[value] = array_of(layout.of_value[value])
-                    np.copyto(arrays[value], result)
-                    copies.append((k, arrays[value]))
-                else:
-                    whole = array_of(requests[origin[k][1]]) if kind == "request" else arrays[origin[k][1]]
-                    if result.size and not np.may_share_memory(result, whole):
-                        raise Uncapturable(f"{call.op}: does not give its result in the memory that it asked for")
-                    arrays[value] = result
+            copies = self._bind_asking(call, given, hand, requests, origin, arrays, array_of)
             if all(kind == "view" for kind, _ in origin) and call.node is None and not copies and call.op != "seed":
                 continue  # a view of memory that stays where it is need not be made again
-            steps.append((do if copies else _bare(call, given), hand, copies or None))
+            steps.append((partial(call.run, *given) if copies else _bare(call, given), hand, copies or None))
         return arrays, steps
+
+    def _bind_told(self, call, given, arrays, array_of):
+        """A chain, or a call with a parameter `out`, which are told where to write: the function, run once."""
+        if isinstance(call, Fused):
+            outs = []
+            for i, value in enumerate(call.outputs):
+                arrays[value] = given[call.replaces[i]] if i in call.replaces else array_of(self.layout.of_value[value])
+                if i not in call.replaces:
+                    outs.append(arrays[value])
+            do = bound(call, given, outs)
+        else:
+            arrays[call.outputs[0]] = out = array_of(self.layout.of_value[call.outputs[0]])
+            do = partial(call.run, *given, out=out)
+        do()
+        return do
+
+    def _bind_asking(self, call, given, hand, requests, origin, arrays, array_of):
+        """Run a call that asks `hand` for memory. [(number of a result, array to copy it to)], for results in other memory."""
+        copies = []
+        device.planned.take = hand
+        try:
+            results = call.run(*given)
+        finally:
+            device.planned.take = None
+        for k, (value, (kind, which), result) in enumerate(zip(call.outputs, origin, results, strict=True)):
+            if kind == "own":
+                arrays[value] = array_of(self.layout.of_value[value])
+                np.copyto(arrays[value], result)
+                copies.append((k, arrays[value]))
+            else:
+                whole = array_of(requests[which]) if kind == "request" else arrays[which]
+                if result.size and not np.may_share_memory(result, whole):
+                    raise Uncapturable(f"{call.op}: does not give its result in the memory that it asked for")
+                arrays[value] = result
+        return copies
 
 
 def laid_out(captured):

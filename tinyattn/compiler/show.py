@@ -1,9 +1,11 @@
 """A captured step as text: its calls before and after each pass, and the memory of its arrays.
 
-    %5 (32, 128) = affine(x, a.weight, a.bias)                      forward
-    %18 (32, 128) = fused(%5, %7) in place of %7                    forward
+    %5 (32, 128) = affine(input0, a.weight, a.bias)  # encoder
+    %18 (32, 128) = fused(%5, %7)  in place of %7  # encoder
         t0 = a0 + a1
         t1 = tanh(t0)
+
+After # stands the scope. With a Layout, a result that has memory of its own says `at` which byte of the arena it begins.
 """
 from .fusion import Fused
 

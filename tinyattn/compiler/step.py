@@ -38,15 +38,15 @@ PASSES = {"needless copies": passes.needless_copies, "dead code": passes.dead_co
 class _Entry:
     """The program of one signature, and what is not known of it yet.
 
-    inputs    the arrays of the capture, by their place, that every call so far was given again: a program may depend on them
-              in a way that was not seen
+    inputs    the bytes of the arrays of the capture, by their place, that every call so far was given again: a program may
+              depend on them in a way that was not seen
     judged    leaves of which it is known what the step does with a gradient from before: it forgets it, or (those of other
               programs) leaves it alone. `forgotten` are those of other programs that it forgets
-    calls     replays so far; at 1, 10, 100, ... one is compared with the eager step
+    calls     replays and comparisons so far; at 1, 10, 100, ... one is compared with the eager step
     """
 
     def __init__(self, replay, inputs):
-        self.replay, self.inputs = replay, dict(enumerate(inputs))
+        self.replay, self.inputs = replay, {i: a.tobytes() for i, a in enumerate(inputs)}
         self.judged, self.forgotten, self.calls, self.next = set(), [], 0, 1
 
     def doubtful(self, arrays, leaves):
@@ -55,11 +55,11 @@ class _Entry:
         if self.calls == self.next or len(self.judged) < len(leaves) and any(
                 t.grad is not None and i not in self.judged for i, t in leaves.items()):
             return True
-        return bool(self.inputs) and not all(np.array_equal(a, arrays[i]) for i, a in self.inputs.items())
+        return any(arrays[i].tobytes() != a for i, a in self.inputs.items())
 
     def compared(self, arrays):
         """A comparison on these arrays went well."""
-        self.inputs = {i: a for i, a in self.inputs.items() if np.array_equal(a, arrays[i])}
+        self.inputs = {i: a for i, a in self.inputs.items() if arrays[i].tobytes() == a}
         self.next = self.next * 10 if self.calls >= self.next else self.next
 
 
@@ -77,9 +77,12 @@ class Compiled:
         self.lock = threading.RLock()  # its programs share memory: one thread at a time
 
     def __call__(self, *args, **kwargs):
-        arrays = []
+        arrays, key = [], None if kwargs else _quick_key(args)
         try:
-            tree = _arrays_out((args, kwargs), arrays)
+            if key is None:
+                key = repr(_arrays_out((args, kwargs), arrays)), tuple([(a.shape, a.dtype) for a in arrays])
+            else:
+                arrays = [a for a in args if type(a) is ndarray]
         except Uncapturable as error:
             if not self.reason:
                 self._stay_eager(str(error))
@@ -87,26 +90,15 @@ class Compiled:
             self.eager += 1
             return detached(self.step(*args, **kwargs))
         with self.lock:
-            return self._run(tree, arrays, args, kwargs)
+            return self._run((key, get_default_dtype()), arrays, args, kwargs)
 
-    def _run(self, tree, arrays, args, kwargs):
-        key = repr(tree), tuple([(a.shape, a.dtype) for a in arrays]), get_default_dtype()
+    def _run(self, key, arrays, args, kwargs):
         entry = self.programs.get(key)
         if entry is None or not entry.replay.fits():
-            if len(self.seen) > 16 * KEPT:
-                self.seen.clear()
-            self.seen[key] += 1
-            if self.seen[key] > self.after:
-                return self._capture(key, tree, arrays, args, kwargs)
-            self.eager += 1
-            watch = Watch()
-            with _set(tape=watch):
-                result = self.step(*args, **kwargs)
-            self._know(watch.leaves.values())
-            return detached(result)
+            return self._first(key, arrays, args, kwargs)
         self.programs.move_to_end(key)
         if entry.doubtful(arrays, self.leaves):
-            return self._checked(entry, tree, arrays)
+            return self._checked(entry, _arrays_out((args, kwargs), []), arrays)
         if self.last is not entry:
             self._save_gradients()
             self.last = entry
@@ -114,6 +106,20 @@ class Compiled:
         for leaf in entry.forgotten:
             leaf.grad = None
         return entry.replay.run(arrays)
+
+    def _first(self, key, arrays, args, kwargs):
+        """There is no program for these shapes, or none that fits any more."""
+        if len(self.seen) > 16 * KEPT:
+            self.seen.clear()
+        self.seen[key] += 1
+        if self.seen[key] > self.after:
+            return self._capture(key, _arrays_out((args, kwargs), []), arrays, args, kwargs)
+        self.eager += 1
+        watch = Watch()
+        with _set(tape=watch):
+            result = self.step(*args, **kwargs)
+        self._know(watch.leaves.values())
+        return detached(result)
 
     def __get__(self, instance, owner=None):
         """As a method it is bound like a function; all instances share one Compiled, so `self` must not differ."""
@@ -132,7 +138,7 @@ class Compiled:
         captured, result, reason = capture(self.step, tree, own, lambda: self.step(*args, **kwargs))
         if not reason:
             try:
-                self.programs[key] = _Entry(self._bound(captured), [a.copy() for a in own])
+                self.programs[key] = _Entry(self._bound(captured), own)
                 self.captures += 1
                 self._know([*captured.leaves, *leaves_of(captured.effects)])
             except Uncapturable as error:
@@ -289,6 +295,19 @@ def optimised(captured):
     """The step after all passes."""
     *_, (_, captured) = stages(captured)
     return captured
+
+
+def _quick_key(args):
+    """What tells programs apart, for arguments that are plain arrays and settings; None where it takes a closer look."""
+    key = []
+    for a in args:
+        if type(a) is ndarray:
+            key.append((a.shape, a.dtype))
+        elif a is None or type(a) in (bool, int, str):
+            key.append((type(a), a))
+        else:
+            return None
+    return tuple(key)
 
 
 class _TensorHole(Hole):

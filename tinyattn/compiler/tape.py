@@ -4,7 +4,9 @@ The engine tells the active tape (`state.tape` in `op.py`) of everything that ma
 backward walk, the sum of two gradients, a zero-filled buffer. An array is known by its identity, so no Tensor, no node and
 no order of the walk is needed afterwards: what is left is a list of calls on numbered values, each value made once.
 """
+import dis
 import functools
+import inspect
 import re
 from functools import partial
 
@@ -117,7 +119,7 @@ class Tape:
             if before is not None:
                 self.aliases[outputs[-1]] = before[0]
         part = more.pop("part", self.part)
-        scope = scope or state.scope
+        scope = scope.rstrip("/") or state.scope
         if part == "backward" and not scope.startswith("backward"):
             scope = f"backward/{scope}".rstrip("/")
         self.calls.append(Call(op, inputs, outputs, scope, input_names=names, run=run, part=part, **more))
@@ -173,11 +175,15 @@ class Tape:
         names = (["g"] if len(gs) == 1 else [f"g{i}" for i in range(len(gs))])
         names += ["y"] if len(ys) == 1 else [f"y{i}" for i in range(len(ys))]
         names += [f"x{i}" for i in range(len(arrays))] if op.variadic else list(op.input_names)
+        if op.saved is None:  # what a rule does not look at need not be kept for it; what was saved may be a view of it
+            looks = reads(getattr(op.cpu_grad, "__func__", op.cpu_grad))
+            looks = [looks[0]] * len(gs) + [looks[1]] * len(ys) + looks[2:] + [True] * len(arrays)
+            given = [a if look else None for a, look in zip(given, looks, strict=False)]
         inputs = [self.read(a) for a in given]
         formula = op.each_grad.get(op.input_names[wanted[0]], "") if len(wanted) == 1 and not op.variadic else ""
         if formula:  # only what the formula reads: the rest need not live so long
             used = [i for i, name in enumerate(names) if _mentions(formula, name)]
-            if all(given[i].dtype == g.dtype for i in used) and rounds_alike(formula, g.dtype):
+            if all(given[i] is not None and given[i].dtype == g.dtype for i in used) and rounds_alike(formula, g.dtype):
                 names, inputs = [names[i] for i in used], [inputs[i] for i in used]
                 run, rule = (_given_some(f, used, len(given)) for f in (run, rule))
             else:
@@ -371,6 +377,18 @@ def _address(array):
 
 def _listed(x):
     return list(x) if type(x) is tuple else [x]
+
+
+@functools.cache
+def reads(function):
+    """[is it looked at?] of each parameter of a method but `self`; [True, True] where nobody can tell."""
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return [True, True]
+    names = code.co_varnames[1:code.co_argcount]
+    loads = [i.argval for i in dis.get_instructions(code) if "LOAD" in i.opname]  # since Python 3.13 some load two at once
+    seen = {name for argument in loads for name in (argument if isinstance(argument, tuple) else (argument,))}
+    return [name in seen for name in names]
 
 
 def _mentions(formula, name):

@@ -1,9 +1,9 @@
-"""Arguments that leave a trace: NumPy arrays that tell the tape which NumPy functions were applied to them.
+"""Arguments that leave a trace: in the place of NumPy arrays, what tells the tape which NumPy functions were applied to it.
 
 A step may compute with NumPy before it computes with Tensors: `mask = np.arange(S) < lengths[:, None]`. Its arguments come in as
-`Traced` arrays, so the tape learns of this `less`, and replays it on the lengths of the next batch. What it cannot follow
+`Traced`, so the tape learns of this `less`, and replays it on the lengths of the next batch. What it cannot follow
 is a value that Python reads: after `if lengths.max() > 9:` the steps of two batches might be different programs. There a
-`Traced` array stops the capture, and says where.
+`Traced` stops the capture, and says where. From then on it is but another name of its array.
 """
 import os
 import sys
@@ -16,8 +16,13 @@ ENGINE = (HERE, os.path.dirname(HERE), os.path.join(os.path.dirname(HERE), "ops"
 NUMPY = os.path.dirname(np.__file__)
 WRITES = {"copyto", "put", "place", "putmask", "put_along_axis", "fill_diagonal"}
 SHAPE_BY_VALUE = {"nonzero", "flatnonzero", "argwhere", "unique", "compress", "extract", "unique_values", "trim_zeros",
-                  "unique_all", "unique_counts", "unique_inverse", "intersect1d", "union1d", "setdiff1d", "setxor1d", "bincount"}
-READS = {"array_equal", "array_equiv", "allclose", "array_repr", "array_str", "array2string", "save", "savez", "savetxt"}
+                  "unique_all", "unique_counts", "unique_inverse", "intersect1d", "union1d", "setdiff1d", "setxor1d",
+                  "bincount", "histogram"}
+READS = {"array_equal", "array_equiv", "allclose", "array_repr", "array_str", "array2string", "savetxt", "save", "savez",
+         "shares_memory", "may_share_memory", "ndim", "shape", "size", "result_type", "iscomplexobj", "isrealobj", "can_cast"}
+METHODS = ("argmax", "argmin", "argsort", "ravel", "cumsum", "cumprod", "repeat", "take", "clip", "round", "any", "all", "sum",
+           "prod", "max", "min", "mean", "std", "var", "dot", "squeeze", "swapaxes", "diagonal", "searchsorted", "argpartition")
+PLAIN = ("shape", "dtype", "ndim", "size", "nbytes", "itemsize")  # what is the same for all batches of one program
 
 
 class Uncapturable(Exception):
@@ -35,27 +40,35 @@ def where_in_the_step():
     return "somewhere"
 
 
-def _read(what, name):
-    def method(array, *args, **kwargs):
-        value = getattr(plain(array), name)(*args, **kwargs)
-        array.tape.fail(f"a value is read in Python by {what}, {where_in_the_step()}: another batch might go another way")
-        return value
-    return method
+class Traced(np.lib.mixins.NDArrayOperatorsMixin):
+    """`array`, known to a `tape`: what NumPy makes of it is written down.
 
+    It is no subclass of NumPy's arrays: those lose the trace in silence in `table[ids]` or `np.array(ids)`. NumPy asks
+    anything else for its `__array__`, and there the tape hears of it.
+    """
+    __slots__ = ("array", "tape")
+    __hash__ = None
 
-class Traced(ndarray):
-    """An array known to a `tape`. Views of it are Traced too; what NumPy makes of it is written down, while the tape is live."""
-    tape = None
+    def __init__(self, array, tape):
+        self.array, self.tape = array, tape
 
     @classmethod
     def of(cls, array, tape):
-        view = array.view(cls)
-        view.tape = tape
-        return view
+        return cls(array, tape)
 
-    def __array_finalize__(self, source):
-        if source is not None:
-            self.tape = getattr(source, "tape", None)
+    @property
+    def __class__(self):
+        """`isinstance(x, np.ndarray)` holds in the step as it does without a tape."""
+        return ndarray
+
+    def __array__(self, dtype=None, copy=None):
+        caller = sys._getframe(1).f_code
+        same = not copy and dtype in (None, self.array.dtype)
+        told = _engine(caller) and (same or caller.co_name == "_as_array")
+        if not told:
+            self._stop("an array is read out of sight, as by table[x], np.array(x), np.asarray(x) (a Tensor as table; np.copy(x); "
+                       "x itself)")
+        return self.array if same else np.array(self.array, dtype)
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
@@ -66,50 +79,81 @@ class Traced(ndarray):
 
     def _apply(self, function, name, args, kwargs):
         """Call NumPy on plain arrays, write it down, and give the result as Traced."""
-        tape = next(a.tape for a in _arrays_in((self, args, kwargs)) if isinstance(a, Traced) and a.tape is not None)
-        if not tape.live:
-            return function(*plain(args), **plain(kwargs))
         if name in SHAPE_BY_VALUE or (name == "where" and len(args) == 1):
-            tape.fail(f"the shape of what numpy.{name} gives depends on values, {where_in_the_step()}")
-        if name in READS:
-            tape.fail(f"a value is read in Python by numpy.{name}, {where_in_the_step()}: another batch might go another way")
+            self._stop(f"the shape of what numpy.{name} gives depends on values")
         if name in WRITES or name.endswith(".at") or kwargs.get("out") is not None:
-            tape.fail(f"numpy.{name} writes into an array, {where_in_the_step()}")
-        return tape.numpy(f"numpy.{name}", function, args, kwargs)
+            self._stop(f"numpy.{name} writes into an array")
+        if name in READS and name not in ("ndim", "shape", "size", "result_type", "iscomplexobj", "isrealobj", "can_cast"):
+            self._stop(f"a value is read in Python by numpy.{name}")
+        if name in READS or not self.tape.live:
+            return function(*plain(args), **plain(kwargs))
+        return self.tape.numpy(f"numpy.{name}", function, args, kwargs)
+
+    def _stop(self, what):
+        if self.tape.live:
+            self.tape.fail(f"{what}, {where_in_the_step()}")
+
+    def _call(self, name, function, *args):
+        return self.tape.numpy(name, function, args, {}) if self.tape.live else function(*plain(args))
+
+    # -- what arrays can do --------------------------------------------------------------------------------------------
+    def __getattr__(self, name):
+        """All that is not below: the array's own, but nobody could follow."""
+        if name.startswith("__") or not hasattr(ndarray, name):
+            raise AttributeError(f"numpy.ndarray has no attribute {name!r}")
+        if name not in PLAIN:
+            self._stop(f"x.{name} of an array cannot be followed")
+        return getattr(self.array, name)
 
     def __getitem__(self, index):
         parts = index if isinstance(index, tuple) else (index,)
-        if any(isinstance(i, (ndarray, list)) and np.asarray(i).dtype == bool for i in parts):
-            self.tape.fail(f"the shape of x[mask] depends on values, {where_in_the_step()}")
-        return self.tape.numpy("numpy.getitem", _getitem, (self, index), {})
+        if any(isinstance(i, (ndarray, list, bool, np.bool_)) and _dtype_of(i).kind == "b" for i in parts):
+            self._stop("the shape of x[mask] depends on values")
+        return self._call("numpy.getitem", _getitem, self, index)
 
     def __setitem__(self, index, value):
-        self.tape.fail(f"an array is written to by x[...] = value, {where_in_the_step()}: use numpy.where")
-        plain(self)[plain(index)] = plain(value)
+        self._stop("an array is written to by x[...] = value (numpy.where makes a new one)")
+        self.array[plain(index)] = plain(value)
+
+    def __len__(self):
+        return len(self.array)
+
+    def __repr__(self):
+        return repr(self.array)
+
+    def __deepcopy__(self, memo):
+        return self.copy()
 
     def reshape(self, *shape, **kwargs):
         return np.reshape(self, shape[0] if len(shape) == 1 else shape, **kwargs)
 
+    def transpose(self, *axes):
+        return np.transpose(self, (axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes) or None)
+
+    T = property(lambda self: self.transpose())
+
     def astype(self, dtype, *args, **kwargs):
-        return self.tape.numpy("numpy.astype", _astype, (self, np.dtype(dtype)), {})
+        result = self._call("numpy.astype", _astype, self, np.dtype(dtype))
+        return plain(result) if _engine(sys._getframe(1).f_code) else result  # Tensors hold plain arrays, known to the tape
 
     def copy(self, order="C"):
-        return self.tape.numpy("numpy.copy", _copy, (self,), {})
+        return self._call("numpy.copy", _copy, self)
 
-    __bool__, __int__, __float__, __complex__ = (_read(f"{n}()", f"__{n}__") for n in ("bool", "int", "float", "complex"))
-    __index__, __iter__, __contains__ = _read("an index", "__index__"), _read("a loop", "__iter__"), _read("in", "__contains__")
-    item, tolist, nonzero = _read(".item()", "item"), _read(".tolist()", "tolist"), _read(".nonzero()", "nonzero")
+    def flatten(self, order="C"):
+        return self.copy().reshape(-1, order=order)
 
 
-def _writing(name):
-    def method(array, *args, **kwargs):
-        array.tape.fail(f"an array is written to by .{name}(), {where_in_the_step()}")
-        return getattr(plain(array), name)(*args, **kwargs)
+def _engine(code):
+    """Is this code the engine's own? It tells the tape of what it does."""
+    return os.path.dirname(code.co_filename) in ENGINE
+
+
+def _reading(what, name):
+    def method(self, *args, **kwargs):
+        value = getattr(self.array, name)(*args, **kwargs)  # or an error, as of any array: NumPy tries whether x is an index
+        self._stop(f"a value is read in Python by {what}: another batch might go another way")
+        return value
     return method
-
-
-for _name in ("sort", "fill", "put", "partition", "resize", "setfield", "byteswap"):
-    setattr(Traced, _name, _writing(_name))
 
 
 def _function_method(name):
@@ -118,20 +162,17 @@ def _function_method(name):
     return method
 
 
-for _name in ("argmax", "argmin", "argsort", "ravel", "cumsum", "cumprod", "repeat", "take", "clip", "round", "any", "all", "sum",
-              "prod", "max", "min", "mean", "std", "var", "dot"):
+for _name in ("bool", "int", "float", "complex", "str", "format"):
+    setattr(Traced, f"__{_name}__", _reading(f"{_name}()", f"__{_name}__"))
+for _name, _what in {"__index__": "an index", "__iter__": "a loop", "__contains__": "in", "item": ".item()",
+                     "tolist": ".tolist()", "tobytes": ".tobytes()", "nonzero": ".nonzero()"}.items():
+    setattr(Traced, _name, _reading(_what, _name))
+for _name in METHODS:
     setattr(Traced, _name, _function_method(_name))
 
 
-def _arrays_in(tree):
-    """All arrays in nested tuples, lists and dictionaries."""
-    if isinstance(tree, ndarray):
-        yield tree
-    elif isinstance(tree, (tuple, list)):
-        for x in tree:
-            yield from _arrays_in(x)
-    elif isinstance(tree, dict):
-        yield from _arrays_in(tuple(tree.values()))
+def _dtype_of(x):
+    return x.dtype if isinstance(x, (ndarray, np.generic)) else np.asarray(plain(x)).dtype
 
 
 def _getitem(x, index):
@@ -146,15 +187,14 @@ def _copy(x):
     return x.copy()
 
 
-Traced.flatten = lambda array, order="C": array.copy().reshape(-1)
-
-
 def plain(x):
-    """A Traced array as the plain array that it shows; also in tuples, lists and dictionaries."""
+    """The array of a Traced; also in tuples, lists and dictionaries."""
     if type(x) is Traced:
-        return x.view(ndarray)
+        return x.array
     if type(x) in (tuple, list):
         return type(x)([plain(i) for i in x])
+    if type(x) is slice:
+        return slice(plain(x.start), plain(x.stop), plain(x.step))
     return {k: plain(v) for k, v in x.items()} if type(x) is dict else x
 
 

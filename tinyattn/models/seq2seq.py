@@ -85,7 +85,8 @@ class Decoder(nn.Module):
             check_serves(self.variant)
             sizes = {"D": hidden} if hidden == annotation else {}
             self._make_attention(self.variant.shapes(A=align or hidden, Q=hidden, K=annotation, E=annotation, **sizes))
-            self._try_attention(annotation, (1, hidden))
+            if self.variant is not find("additive"):  # which fits all widths, and to try it compiles kernels
+                self._try_attention(annotation, (1, hidden))
 
     # -- what is computed once a sentence ----------------------------------------------------------------------------
     def prepare(self, h, summary, lengths):

@@ -92,8 +92,8 @@ class AttentionDecoder(Op):
         at_x = at_x.reshape(b, t, 3 * n)
         parts = ([(at_q, before)], [(at_x, contexts)],
                  [(at_x[:, :, :2 * n], before), (at_inner, before) if after else (at_x[:, :, 2 * n:], inner)])
-        w_q, w_c, w_hh = [_of_weights(p) if need else None for p, need in zip(parts, [self.needs[i] for i in (4, 6, 7)])]
-        grads = at_x, at_s, at_h, at_k, w_q, at_v.sum(axis=0), w_c, w_hh, None
+        at_wq, at_wc, at_whh = [_of_weights(p) if need else None for p, need in zip(parts, [self.needs[i] for i in (4, 6, 7)])]
+        grads = at_x, at_s, at_h, at_k, at_wq, at_v.sum(axis=0), at_wc, at_whh, None
         return tuple([grad if need else None for grad, need in zip(grads, self.needs, strict=True)])
 
     def checked(self, x, s0, h, k, w_q, v, w_c, w_hh, mask):
@@ -197,7 +197,7 @@ def _forward_chunk(x, state, h, k, mask, u_q, v, u_c, u_rz, u_n, before, context
             _candidate(sums, x, gates, inner, start, end, t)
         else:
             product(side_by_side[::1, 2 * n::1], inner[start:end:1, t, ::1], u_n, True)
-        _update(sums, x, state, gates, after, keep, start, end, t)
+        _update(sums, x, state, gates, keep, start, end, t)
 
 
 _FORWARD_CHUNK = Code(_forward_chunk, "T[:,:,:,::1], T[:,::1], T[:,:,::1], T[:,:,::1], boolean[:,::1], T[:,:], T[::1], T[:,:],"
@@ -259,7 +259,7 @@ def _candidate(sums, x, gates, inner, start, end, t):
 
 
 @kernel
-def _update(sums, x, state, gates, after, keep, start, end, t):
+def _update(sums, x, state, gates, keep, start, end, t):
     """The candidate n and the new state."""
     zero, one = state.dtype.type(0), state.dtype.type(1)  # plain integers would make it float64
     shift, sign = (zero, one) if keep else (one, -one)

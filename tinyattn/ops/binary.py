@@ -226,8 +226,7 @@ def _share(side, out, x, y):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the loops: for each row r, for each j along it. `plan` is explained in broadcast.py. Rows are sliced first: an index that is
-# a sum might be negative, and Numba's test for that would keep the loop from being vectorised
+# the shortcuts, for matrices of one shape that lie contiguous: one loop over all elements. False where they do not
 # ---------------------------------------------------------------------------------------------------------------------
 @kernel(plain=True)
 def _alike(x, out):
@@ -293,6 +292,10 @@ _ADD_ALIKE, _SUB_ALIKE, _MUL_ALIKE, _DIV_ALIKE = [Shortcuts(loop, "T[:, ::1], T[
 _MUL_GRADS = Shortcuts(_mul_grads, "T[:, ::1], T[:, ::1], T[:, ::1], T[:, ::1], T[:, ::1]")
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# the loops: for each row r, for each j along it. `plan` is explained in broadcast.py. Rows are sliced first: an index that is
+# a sum might be negative, and Numba's test for that would keep the loop from being vectorised
+# ---------------------------------------------------------------------------------------------------------------------
 @kernel(plain=True)
 def _add(x, y, out, plan):
     rows, n, xi, yi = plan[0, 0], plan[0, 1], plan[0, 2], plan[0, 3]

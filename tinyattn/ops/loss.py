@@ -170,7 +170,7 @@ def _highest_and_sums(x, high, total, first, last):
         _exp_in_place(e[:stop - start].reshape(-1))
         for n in range(start, stop):
             total[n] = row_sum(e, n - start)
-            if not -np.inf < high[n] < np.inf:
+            if not -np.inf < high[n] < np.inf:  # inf - inf was nan
                 total[n] = row_sum_exp(x, n, high[n])
 
 

@@ -319,6 +319,7 @@ def _softmax(x, y, first, last):
 
 @kernel
 def _below(a, b):
+    """a - b, apart from the sum below: as part of it the difference might be rearranged too."""
     return a - b
 
 

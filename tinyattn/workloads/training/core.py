@@ -8,8 +8,6 @@ each side, the loss. Here that becomes a call that makes one step and returns th
 The batch is the same at every call, so the losses go down, and those of all sides go down alike: call by call they must be
 the same number. What differs is rounding alone; a rule that is wrong anywhere shows from the second loss on.
 """
-from importlib.util import find_spec
-
 import numpy as np
 
 from ...optim import Adam, clip_grad_norm
@@ -131,9 +129,8 @@ def tinygrad(loss, weights, batch):
 
 def sides(module, s):
     """{name of a side: make} for the functions of a file of rows, given as its globals(), at the sizes s."""
-    names = {"ours": "ours", "torch": "torch", "jax": "jax", "tinygrad": "tinygrad", "autograd": "autograd"}
-    table = {side: lambda f=module[name]: f(s) for side, name in names.items() if name in module}
-    if find_spec("tinyattn.compiler"):
-        table["compiled"] = lambda: module["ours"](s, compiled=True)
+    written = [side for side in ("ours", "torch", "jax", "tinygrad", "autograd") if side in module]
+    table = {side: lambda f=module[side]: f(s) for side in written}
+    table["compiled"] = lambda: module["ours"](s, compiled=True)
     table["torch-compile"] = lambda: module["torch"](s, compiled=True)
     return table

@@ -140,7 +140,8 @@ def jax(s):
 
 
 def row(s):
-    return Row("training step: HAN", str(s), "training", core.sides(globals(), s), {"torch": 2, "jax": 1}, floor=floor(s))
+    return Row("training step: HAN", str(s), "training", core.sides(globals(), s), {"torch": 2, "jax": 1}, floor=floor(s),
+               tolerance=core.TOLERANCE)
 
 
 def rows():

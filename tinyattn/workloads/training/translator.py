@@ -162,7 +162,7 @@ def jax(s):
 
 def row(s):
     return Row("training step: Bahdanau translator", f"B,T,V,D = {s.B},{s.T},{s.V},{s.D}", "training",
-               core.sides(globals(), s), {"torch": 1.8, "jax": 1}, twin=True, floor=floor(s))
+               core.sides(globals(), s), {"torch": 1.8, "jax": 1}, twin=True, floor=floor(s), tolerance=core.TOLERANCE)
 
 
 def rows():
