@@ -247,9 +247,9 @@ def random_step(rng, leaves):
         made = [*leaves, Tensor(x)]
         for kind, i, j in plan:
             a, b = made[i % len(made)], made[j % len(made)]
-            made.append([lambda: a + b, lambda: a - b, lambda: a * b, lambda: a / (b * b + 1), lambda: a.tanh(),
-                         lambda: a.sigmoid(), lambda: a.relu(), lambda: -a, lambda: a.where(b > 0, b), lambda: (a * 0.1).exp(),
-                         lambda: a + b.sum(-1, keepdims=True)][kind]())
+            made.append([lambda a, b: a + b, lambda a, b: a - b, lambda a, b: a * b, lambda a, b: a / (b * b + 1), lambda a, b: a.tanh(),
+                         lambda a, b: a.sigmoid(), lambda a, b: a.relu(), lambda a, b: -a, lambda a, b: a.where(b > 0, b), lambda a, b: (a * 0.1).exp(),
+                         lambda a, b: a + b.sum(-1, keepdims=True)][kind](a, b))
         loss = sum((t * t).mean() for t in made[len(leaves):] if t.requires_grad) + leaves[0].sum()
         loss.backward()
         return loss, made[-1]

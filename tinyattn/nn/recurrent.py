@@ -266,7 +266,7 @@ def _lengths(who, lengths, shape):
     """lengths (B,) as an integer Tensor, or None."""
     if lengths is None:
         return None
-    lengths = lengths if isinstance(lengths, Tensor) else Tensor((lengths if isinstance(lengths, np.ndarray) else np.asarray(lengths)))
+    lengths = lengths if isinstance(lengths, Tensor) else Tensor(lengths if isinstance(lengths, np.ndarray) else np.asarray(lengths))
     if lengths.dtype.kind != "i" or lengths.shape != shape[:1]:
         raise ShapeError(f"{who}: expected integer lengths (B,) = ({shape[0]},) for x (B,T,I) = {shape}, got "
                          f"{lengths.dtype} {lengths.shape}")
