@@ -17,9 +17,11 @@ from collections import namedtuple
 from pathlib import Path
 
 from tinyattn.errors import InputError
+from tinyattn.growth import Curve
 from tinyattn.tables import markdown
 from tinyattn.workloads import GROUPS
 from tinyattn.workloads.row import OURS, PEERS
+from viz import growth as draw_growth
 
 HERE = Path(__file__).resolve().parent
 KEPT, PAGE, README = HERE / "speed", HERE / "SPEED.md", HERE.parent / "README.md"
@@ -83,6 +85,8 @@ def take(runs, growth, start):
         (KEPT / f"run{i}.json").write_text(text, encoding="utf-8")
     for name, document in others.items():
         (KEPT / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if growth:
+        draw_growth([Curve(c["name"], c["lengths"], c["seconds"], c["bytes"]) for c in others["growth"]], KEPT / "growth.svg")
 
 
 def check_same(runs):
@@ -270,7 +274,8 @@ def _growth(growth):
     about = ("Forward and backward of `tinyattn growth`, on one thread. Memory is the peak beyond the inputs. *attention-twin* is "
              "attention by its readable twin, which holds the T x T weights. What *additive* gives is T x T too; what it never "
              "holds is T x T x D.")
-    return ["## Growth with the length T", "", about, "", *markdown(rows), ""]
+    picture = ["![Time and memory by the length T](speed/growth.svg)", ""] if (KEPT / "growth.svg").is_file() else []
+    return ["## Growth with the length T", "", about, "", *markdown(rows), "", *picture]
 
 
 def _start(start):

@@ -99,7 +99,7 @@ def facts(peers, threads):
         with suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     return {"date": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "processor": _processor(), "cores": os.cpu_count(), "threads": threads,
-            "system": platform.platform(), "python": platform.python_version(), "versions": versions}
+            "system": f"{platform.system()} {platform.machine()}", "python": platform.python_version(), "versions": versions}
 
 
 def _processor():
