@@ -89,7 +89,7 @@ def test_small_products_are_those_of_the_long_way(kind):
                 out = matmul.matmul(left(x), right(y))
                 assert out.dtype == kind and out.flags.c_contiguous
                 np.testing.assert_allclose(out, expected, rtol=0, atol=1e-13 if kind == "float64" else 3e-5)
-                if JIT:  # without it both are NumPy's, whose bits depend on the layout
+                if JIT and m > 1 and n > 1:  # NumPy's bits depend on the layout, and so do those of a vector times a matrix
                     np.testing.assert_array_equal(out, whole)
 
 
@@ -286,7 +286,7 @@ class _Heard:
     def note(self, *arrays):
         self.known.update({id(a): a for a in arrays if a is not None})  # kept, so that no identity comes twice
 
-    def called(self, op, arrays, outs):
+    def called(self, op, arrays, outs, inputs):
         self.calls.append(f"called {op.name}")
         self.need(*arrays)
         self.note(*outs)
