@@ -1139,3 +1139,22 @@ def test_a_large_operation_that_no_loop_can_stretch_stays_as_it_is():
         return loss
     rng = np.random.default_rng(0)
     assert_replays(step, [w], *[(array(rng, 2, 3, 90, 90),) for _ in range(4)])
+
+
+def test_training_replays_its_steps_and_gives_the_same_numbers(monkeypatch):
+    from tinyattn import systems, train
+    from tinyattn.config import Config
+    monkeypatch.setattr(train, "AFTER", 1)
+    cls, found = systems.find("qa"), []
+    for compiled in (True, False):
+        options = cls.Options()
+        system = cls.prepare(options, seed=1)
+        loop = train._Loop(system, Config.proposed(cls, options, steps=25), None, compiled)
+        loop.begin()
+        for _ in range(25):
+            loop.step()
+        found.append((loop.history.losses, {n: w.tolist() for n, w in system.model.state_dict().items()}))
+        assert (loop.gradients is not None) == compiled
+        if compiled:
+            assert loop.gradients.reason == "" and loop.gradients.replays > 5
+    assert found[0] == found[1]

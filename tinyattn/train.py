@@ -31,6 +31,7 @@ from .config import OPTIMIZERS, SCHEDULES, Config, check_extra, check_same
 from .errors import InputError
 from .models.system import System
 
+AFTER = 50         # steps of one shape before it is captured: to capture takes as long as 30 replays save
 SAVE_EVERY = 30.0  # seconds without a validation after which a checkpoint is written all the same
 
 
@@ -126,7 +127,7 @@ class _Loop:
         self.system, self.config, self.run, self.log = system, config, run, None
         system.bucket = config.bucket
         capturable = type(system).loss is System.loss  # of arrays alone
-        self.gradients = compile(self._gradients, after=1) if compiled and capturable else None
+        self.gradients = compile(self._gradients, after=AFTER) if compiled and capturable else None
         if self.gradients is not None:
             self.gradients.title = f"the steps of {system.name}"
         self.parameters = list(system.model.parameters())

@@ -48,6 +48,7 @@ class _Entry:
     def __init__(self, replay, inputs):
         self.replay, self.inputs = replay, {i: a.tobytes() for i, a in enumerate(inputs)}
         self.judged, self.forgotten, self.calls, self.next = set(), [], 0, 1
+        self.sets = {id(leaf) for leaf in replay.captured.leaves}
 
     def doubtful(self, arrays, leaves):
         """Must this call be compared with the eager step?"""
@@ -100,7 +101,7 @@ class Compiled:
         if entry.doubtful(arrays, self.leaves):
             return self._checked(entry, _arrays_out((args, kwargs), []), arrays)
         if self.last is not entry:
-            self._save_gradients()
+            self._save_gradients(entry.sets)
             self.last = entry
         self.replays += 1
         for leaf in entry.forgotten:
@@ -115,6 +116,8 @@ class Compiled:
         if self.seen[key] > self.after:
             return self._capture(key, _arrays_out((args, kwargs), []), arrays, args, kwargs)
         self.eager += 1
+        if self.seen[key] > 1:
+            return detached(self.step(*args, **kwargs))
         watch = Watch()
         with _set(tape=watch):
             result = self.step(*args, **kwargs)
@@ -162,11 +165,12 @@ class Compiled:
                 raise
             return Replay(captured, self.arena)  # the layout of an array that a chain reads depends on that of another
 
-    def _save_gradients(self):
-        """Take the gradients of the last replay out of the memory that is going to be written over."""
+    def _save_gradients(self, anew=()):
+        """Take the gradients of the last replay out of the memory that is going to be written over; not those of the leaves
+        (by id) that are set anew."""
         if self.last is not None:
             for leaf, _, gradient in self.last.replay.leaves:
-                if leaf.grad is gradient:
+                if leaf.grad is gradient and id(leaf) not in anew:
                     leaf.grad = detached(gradient)
         self.last = None
 
