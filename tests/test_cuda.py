@@ -22,7 +22,7 @@ def python(*arguments, **environment):
 
 
 def test_kernels_in_the_simulator_agree_with_the_cpu():
-    run = python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/simulated_cuda.py",
+    run = python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/on_card",
                  NUMBA_ENABLE_CUDASIM="1")
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
 
@@ -40,9 +40,10 @@ def test_kernels_in_the_simulator_without_the_jit():
 PTX = """if True:
     import json
     from tinyattn import cuda, tensor
-    missing = cuda.toolkit_missing()
+    from tinyattn.cuda import ptx
+    missing = ptx.toolkit_missing()
     table = [] if missing else [
-        (name, s, f"sm_{c[0]}{c[1]}", cuda.ptx(k, s, c))
+        (name, s, f"sm_{c[0]}{c[1]}", ptx.ptx(k, s, c))
         for name, k in cuda.CudaKernel.registry.items() for s in k.signatures for c in cuda.CAPABILITIES]
     print(json.dumps([missing, table]))"""
 

@@ -30,7 +30,8 @@ FLOORS = [  # from the ground up; a name stands for a module or a package with a
 FLOOR = {name: height for height, names in enumerate(FLOORS) for name in names}
 SAME_FLOOR = {("op", "cuda"), ("models", "tasks"), ("checkpoint", "systems"), ("config", "optim")}  # (user, used)
 LAZY = {  # imports inside a function that look up: a table that loads its entries, and the collection of all kernels
-    ("cuda", "tensor"),      # `python -m tinyattn.cuda` lists the kernels of all ops
+    ("cuda", "tensor"),      # a list of the kernels of all ops
+    ("device", "cuda"),      # a simulator is mended before its first use
     ("systems", "models"),
 }
 SOURCES = sorted([*ROOT.glob("tinyattn/**/*.py"), *ROOT.glob("viz/**/*.py")])

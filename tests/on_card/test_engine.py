@@ -1,12 +1,8 @@
-"""Checks of the CUDA kernels in Numba's simulator. `test_cuda.py` runs this file in a process of its own with
-NUMBA_ENABLE_CUDASIM=1, because the choice between simulator and card is made when Numba is imported.
-
-Each case runs on 'cpu' and on 'cuda' and must agree: values, first gradients (by loops and by rules), second gradients.
-"""
-import sys
+"""The engine on a card: every op on its samples, the graph, transfers, errors, and every mechanism of attention."""
 
 import numpy as np
 import pytest
+from agreement import agree
 
 from tinyattn import Tensor, embedding, grad, no_grad
 from tinyattn import cuda as card
@@ -21,72 +17,6 @@ from tinyattn.ops.softmax import Softmax
 
 RNG = np.random.default_rng(3)
 
-
-@pytest.fixture(autouse=True)
-def only_what_a_card_can_do(monkeypatch):
-    """The simulator's arrays are NumPy's underneath and can do everything. Here they refuse what `DeviceNDArray` has
-    not, does not reshape, or would compile for another layout, so that code which only the simulator bears fails."""
-    devices.numba_cuda()
-    from numba.cuda.simulator.cudadrv.devicearray import FakeCUDAArray
-
-    def attribute(array, name):
-        ours = not sys._getframe(1).f_globals["__name__"].startswith("numba.")
-        if ours and name not in ("dtype", "ndim", "size", "strides", "flags"):
-            raise AttributeError(f"an array on a card has no {name}")
-        return getattr(array.__dict__["_ary"], name)
-
-    def reshape(array, shape):
-        if array.size == 0 and tuple(shape) != array.shape:
-            raise NotImplementedError("operation requires copying")
-        return FakeCUDAArray(array._ary.reshape(shape))
-
-    def launch(kernel, grid, arguments, before=card.CudaKernel._launch):
-        for a in arguments:
-            if hasattr(a, "dtype") and grid[0]:
-                assert a.size and a.strides == np.empty(a.shape, a.dtype).strides, kernel.name
-        threads = grid[1]
-        assert 0 < threads <= card.THREADS and threads & threads - 1 == 0
-        before(kernel, grid, arguments)
-
-    monkeypatch.setattr(FakeCUDAArray, "__getattr__", attribute)
-    monkeypatch.setattr(FakeCUDAArray, "reshape", reshape)
-    monkeypatch.setattr(card.CudaKernel, "_launch", launch)
-    for name in ("transpose", "T", "ravel", "view"):
-        monkeypatch.delattr(FakeCUDAArray, name)
-TIGHT = {"float32": {"rtol": 3e-6, "atol": 3e-6}, "float64": {"rtol": 1e-12, "atol": 1e-12}}
-
-
-def results(f, arrays, device, seed=5):
-    """Values, gradients by loops, by rules, and of a fixed combination of those: NumPy arrays, or None."""
-    xs = [None if a is None else Tensor(a, device=device, requires_grad=a.dtype.kind == "f") for a in arrays]
-    outs = f(*xs)
-    outs = list(outs) if isinstance(outs, tuple) else [outs]
-    wanted = [x for x in xs if x is not None and x.requires_grad]
-    found, ends = outs[:], [out for out in outs if out.requires_grad]
-    if ends:
-        rng = np.random.default_rng(seed)
-        g = [Tensor(rng.normal(size=out.shape).astype(out.dtype), device=device) for out in ends]
-        found += grad(ends, wanted, g, allow_unused=True)
-        first = grad(ends, wanted, g, create_graph=True, allow_unused=True)
-        found += first
-        probes = [Tensor(rng.normal(size=x.shape).astype(x.dtype), device=device) for x in wanted]
-        parts = [(a * p).sum() for a, p in zip(first, probes, strict=True) if a is not None and a.requires_grad]
-        if parts:
-            found += grad(sum(parts[1:], parts[0]), wanted, allow_unused=True)
-    assert all(t is None or t.device == device for t in found)
-    return [None if t is None else t.numpy() for t in found]
-
-
-def agree(f, *arrays, dtype="float64"):
-    arrays = [a.astype(dtype) if a is not None and a.dtype.kind == "f" else a for a in arrays]
-    cpu, cuda = results(f, arrays, "cpu"), results(f, arrays, "cuda")
-    assert len(cpu) == len(cuda)
-    for a, b in zip(cpu, cuda, strict=True):
-        assert (a is None) == (b is None)
-        if a is not None:
-            assert a.shape == b.shape and a.dtype == b.dtype
-            np.testing.assert_allclose(b, a, **TIGHT[dtype])
-    return cuda
 
 
 # ---------------------------------------------------------------------------------------------------------------------
