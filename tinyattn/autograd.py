@@ -8,7 +8,7 @@ not hold its output Tensors), so a dropped loss frees its whole graph at once, w
 """
 import numpy as np
 
-from . import device
+from . import cuda, device
 from .op import (  # noqa: F401  (the names of the public interface that live in op.py)
     Alias,
     Op,
@@ -208,8 +208,8 @@ def _visit(op, pair, now):
         g = _complete(op, [p and p[0] for p in pair], now.create_graph, now.tape)
     if now.create_graph:
         return _by_rules(op, g, needs), False
-    if here and op.accumulate is not None:
-        _add_into(now, op, g)
+    if (op.accumulate if here else op.accumulate_cuda) is not None:
+        _add_into(now, op, g, here)
         return [None] * len(inputs), False
     loop = op.cpu_grad if here else op.cuda_grad
     if loop is None or (now.tape is not None and op.each and not op.each_grad):  # a tape can fuse rules, but not a loop
@@ -229,7 +229,7 @@ def _complete(op, totals, create_graph, tape=None):
     g = []
     for total, out in zip(totals, op.outs, strict=True):
         if total is None:
-            total = device.to_device(np.zeros(out.shape, out.dtype), device.device_of(out))
+            total = np.zeros(out.shape, out.dtype) if type(out) is ndarray else cuda.zeros(out.shape, out.dtype)
             if tape is not None:
                 tape.made(total)
             if create_graph:
@@ -317,9 +317,10 @@ def _add(now, t, pair, gradient):
     total, owned = pair
     if now.create_graph:
         return total + gradient, True
-    if type(gradient) is not ndarray:  # on a card
-        wrap = t._wrap
-        return (wrap(total, None, 0, False) + wrap(gradient, None, 0, False)).array, True
+    if type(gradient) is not ndarray:
+        total = total if owned else device.copy(total)
+        cuda.add_to(total, gradient)
+        return total, True
     if not (owned and total.flags.c_contiguous):
         total, pair = _copy(total, now.tape), None
     _ADD_TO[gradient.dtype](total.ravel(), gradient.ravel())
@@ -354,7 +355,7 @@ def _summed(t, gradient, create_graph, op):
     return t._wrap(gradient, None, 0, False).sum_to(t.shape).array
 
 
-def _add_into(now, op, g):
+def _add_into(now, op, g, here):
     """Slices, indices and embeddings add their part into one buffer, so T slices of a sequence cost T parts, not T wholes."""
     t, sums = op.inputs[0], now.sums
     below, array = t.op, t.array
@@ -364,11 +365,11 @@ def _add_into(now, op, g):
         key = t if below is None else below
         pair = sums.get(key)
     if pair is None:
-        before, total = None, np.zeros(array.shape, array.dtype)
+        before, total = None, (np if here else cuda).zeros(array.shape, array.dtype)
     else:
         before = total = pair[0] if pair[1] else _copy(pair[0], now.tape)
     sums[key] = total, True
-    op.accumulate(g, total)
+    (op.accumulate if here else op.accumulate_cuda)(g, total)
     if now.tape is not None:
         now.tape.accumulated(op, g, before, total)
 
@@ -424,7 +425,7 @@ def _seed(out, g, keep_graph, who):
         if array.size != 1:
             raise ValueError(f"{who}: the output has shape {out.shape}; give its gradient, or reduce it to one number "
                              "(for example with .sum())")
-        one = np.ones(array.shape, array.dtype)
+        one = np.ones(array.shape, array.dtype) if type(array) is ndarray else cuda.full(array.shape, 1, array.dtype)
         if state.tape is not None:
             state.tape.made(one)
         g = out._wrap(one, None, 0, False)

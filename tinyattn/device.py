@@ -13,6 +13,8 @@ import os
 import sys
 import threading
 import time
+import weakref
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -306,6 +308,30 @@ def launch(nanoseconds, serial, serial_args, parallel, parallel_args):
 # arrays
 # ---------------------------------------------------------------------------------------------------------------------
 DEVICES = ("cpu", "cuda")
+_where = {"default": "cpu"}
+
+
+def get_default_device():
+    """Where Tensors are made that are not told where."""
+    return _where["default"]
+
+
+def set_default_device(device):
+    """Make Tensors on this device unless told otherwise; one clear line if it cannot be used here."""
+    require(device)
+    _where["default"] = device
+
+
+@contextmanager
+def default_device(device):
+    """`with default_device("cuda"):` Tensors made inside live on the card unless told otherwise."""
+    before = get_default_device()
+    set_default_device(device)
+    try:
+        yield
+    finally:
+        _where["default"] = before
+
 
 
 def device_of(array):
@@ -380,16 +406,40 @@ def require(device):
                            "NUMBA_ENABLE_CUDASIM=1 to try CUDA kernels in the simulator")
 
 
+# Numbers of tokens, lengths and masks go from the host to the card, and much that is planned on the host needs them again.
+# So what is no float is remembered here: {id of the array on the card: (weak reference to it, the host's array)}.
+_remembered = {}
+waits = {"reads": 0}  # how often the host asked a card for numbers and so waited for it to finish all that came before
+
+
 def to_device(array, device):
-    """Copy an array to `device`; the same array if it is there already."""
+    """Copy an array to `device`; the same array if it is there already.
+
+    To the card: the numbers are sent in the order of the launches, and nobody waits. From it: the host waits until all
+    launches so far are done, unless it sent those very numbers itself and they are no floats.
+    """
     if device_of(array) == device:
         return array
-    require(device)
     if device == "cpu":
+        known = _remembered.get(id(array))
+        if known is not None:
+            return known[1]
+        waits["reads"] += 1
         return array.copy_to_host()
+    require(device)
     plain = np.empty(array.shape, array.dtype)  # with the usual strides, also along an axis of length 1 or 0
     plain[...] = array
-    return numba_cuda().to_device(plain)
+    sent = numba_cuda().to_device(plain, stream=_in_order())
+    if plain.dtype.kind != "f":
+        plain.flags.writeable = False
+        key = id(sent)
+        _remembered[key] = weakref.ref(sent, lambda gone: _remembered.pop(key, None)), plain
+    return sent
+
+
+def _in_order():
+    """The stream of all launches, named: a copy to stream 0 *without* a name would wait for it. The simulator has none."""
+    return 0 if numba.config.ENABLE_CUDASIM else numba_cuda().default_stream()
 
 
 def copy(array):
@@ -402,13 +452,19 @@ def copy(array):
 
 
 def overwrite(array, index, value):
-    """array[index] = value. An array on a card is changed here on the host and sent back."""
+    """array[index] = value. An array on a card is sent anew if all of it changes, else changed on the host and sent back."""
     if device_of(array) == "cpu":
-        array[index] = value
+        array[index] = to_device(value, "cpu") if hasattr(value, "copy_to_host") else value
         return
-    host = array.copy_to_host()
+    _remembered.pop(id(array), None)
+    if hasattr(value, "copy_to_host"):
+        if index is Ellipsis and value.shape == array.shape and value.dtype == array.dtype:
+            array.copy_to_device(value)
+            return
+        value = to_device(value, "cpu")
+    host = np.empty(array.shape, array.dtype) if index is Ellipsis else np.array(to_device(array, "cpu"))
     host[index] = value
-    array.copy_to_device(host)
+    array.copy_to_device(host, stream=_in_order())
 
 
 def notice(text):

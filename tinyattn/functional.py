@@ -38,17 +38,17 @@ def from_numpy(array):
     return Tensor._wrap(view, None, 0, False)
 
 
-def full(shape, value, dtype=None, requires_grad=False, device="cpu"):
+def full(shape, value, dtype=None, requires_grad=False, device=None):
     """A Tensor of `shape` filled with one value."""
     dtype = dtype or (get_default_dtype() if isinstance(value, float) else None)
     return Tensor(np.full(shape, value, dtype), requires_grad, device=device)
 
 
-def zeros(*shape, dtype=None, requires_grad=False, device="cpu"):
+def zeros(*shape, dtype=None, requires_grad=False, device=None):
     return full(_sizes(shape), 0.0, dtype, requires_grad, device)
 
 
-def ones(*shape, dtype=None, requires_grad=False, device="cpu"):
+def ones(*shape, dtype=None, requires_grad=False, device=None):
     return full(_sizes(shape), 1.0, dtype, requires_grad, device)
 
 
@@ -60,26 +60,26 @@ def ones_like(x):
     return Tensor(np.ones(x.shape, x.dtype), device=x.device)
 
 
-def arange(start, stop=None, step=1, dtype=None, device="cpu"):
+def arange(start, stop=None, step=1, dtype=None, device=None):
     """start, start + step, ... below stop, as in NumPy."""
     return Tensor(np.arange(start, stop, step) if stop is not None else np.arange(start), dtype=dtype, device=device)
 
 
-def eye(n, m=None, dtype=None, device="cpu"):
+def eye(n, m=None, dtype=None, device=None):
     return Tensor(np.eye(n, m, dtype=dtype or get_default_dtype()), device=device)
 
 
-def randn(*shape, dtype=None, requires_grad=False, device="cpu"):
+def randn(*shape, dtype=None, requires_grad=False, device=None):
     """Normal random numbers from the package's generator."""
     return Tensor(random.generator().normal(size=_sizes(shape)), requires_grad, dtype or get_default_dtype(), device)
 
 
-def rand(*shape, dtype=None, requires_grad=False, device="cpu"):
+def rand(*shape, dtype=None, requires_grad=False, device=None):
     """Random numbers spread evenly over [0, 1), from the package's generator."""
     return Tensor(random.generator().random(_sizes(shape)), requires_grad, dtype or get_default_dtype(), device)
 
 
-def randint(low, high, shape, device="cpu"):
+def randint(low, high, shape, device=None):
     """Whole random numbers low .. high - 1."""
     return Tensor(random.generator().integers(low, high, shape), device=device)
 

@@ -49,6 +49,7 @@ class Op:
     composed(self, *inputs)         instead of rules: the same function in Tensor algebra, the op's readable twin
     cpu_grad(self, g, y, *arrays)   optional: gradients by a loop, one array per input, None where not `self.needs[i]`
     accumulate(self, g, buffer)     optional: add the gradient of the first input into `buffer`, in place of a fresh array
+    cuda_grad, accumulate_cuda      the same on a card
     each, each_grad                 optional, of an elementwise op: element i of the output as a Python expression in the
                                     names of the inputs, and {input: that of its gradient}: what `compiler/` fuses
     samples(rng)                    static: yields (attributes, inputs) on which the op is checked
@@ -63,7 +64,7 @@ class Op:
     tex = ""
     each, each_grad = "", {}
     composed = None
-    cpu = cuda = cpu_grad = cuda_grad = accumulate = None
+    cpu = cuda = cpu_grad = cuda_grad = accumulate = accumulate_cuda = None
     input_names, rules, variadic = (), (), False
 
     def __init_subclass__(cls, **options):

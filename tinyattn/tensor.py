@@ -12,7 +12,9 @@ from html import escape
 import numpy as np
 
 from . import device as _device
-from .autograd import Op, backward, changed, state
+from .autograd import Op, backward, changed, no_grad, state
+from .cuda import number
+from .ops import logic
 from .ops.binary import Add, Div, Maximum, Minimum, Mul, Pow, Sub
 from .ops.broadcast import ShapeError, broadcast
 from .ops.conv import Unfold
@@ -80,15 +82,16 @@ def _one(axis, dim):
 
 
 class Tensor:
-    """An n-dimensional array with a gradient. `Tensor(data, requires_grad=False, dtype=None, device='cpu', name='')`
+    """An n-dimensional array with a gradient. `Tensor(data, requires_grad=False, dtype=None, device=None, name='')`
 
-    data is a number, a nested list or a NumPy array (copied). Only float Tensors can require a gradient.
+    data is a number, a nested list or a NumPy array (copied). Only float Tensors can require a gradient. device: 'cpu' or
+    'cuda'; None is the CPU, unless `default_device` says otherwise.
     """
     __slots__ = ("array", "op", "index", "requires_grad", "grad", "name", "__weakref__")
     __array_ufunc__ = None  # NumPy on the left hands over to us: array + T is T.__radd__(array)
 
-    def __init__(self, data, requires_grad=False, dtype=None, device="cpu", name=""):
-        self.array = _device.to_device(_as_array(data, dtype), device)
+    def __init__(self, data, requires_grad=False, dtype=None, device=None, name=""):
+        self.array = _device.to_device(_as_array(data, dtype), device or _device.get_default_device())
         self.op, self.index, self.grad, self.name = None, 0, None, name
         self.requires_grad = False
         if state.special and state.tape is not None:
@@ -251,7 +254,7 @@ class Tensor:
 
     def copy_(self, other):
         """Overwrite the values with those of `other` (broadcast)."""
-        value = other.numpy() if isinstance(other, Tensor) else np.asarray(other)
+        value = other.array if isinstance(other, Tensor) else np.asarray(other)
         if broadcast("copy_", self.shape, value.shape) != self.shape:
             raise ShapeError(f"copy_: shape {value.shape} does not fit into {self.shape}")
         _device.overwrite(self._writable("copy_"), ..., value)
@@ -265,10 +268,11 @@ class Tensor:
 
     def add_(self, other, alpha=1):
         """self += alpha * other, in place."""
-        return self.copy_(self.numpy() + alpha * (other.numpy() if isinstance(other, Tensor) else np.asarray(other)))
+        with no_grad():
+            return self.copy_(self + (other * alpha if isinstance(other, Tensor) else alpha * np.asarray(other)))
 
     def __setitem__(self, index, value):
-        value = value.numpy() if isinstance(value, Tensor) else value
+        value = value.array if isinstance(value, Tensor) else value
         _device.overwrite(self._writable("x[...] = value"), _index(index), value)
 
     # -- arithmetic --------------------------------------------------------------------------------------------------
@@ -356,13 +360,13 @@ class Tensor:
     def __invert__(self):
         if self.dtype.kind != "b":
             raise TypeError(f"~x: expected a bool Tensor, got {self.dtype}")
-        return _like(self, ~self.numpy())
+        return Tensor._wrap(logic.opposite(self.array), None, 0, False)
 
     def isfinite(self):
-        return _like(self, np.isfinite(self.numpy()))
+        return Tensor._wrap(logic.isfinite(self.array), None, 0, False)
 
     def isnan(self):
-        return _like(self, np.isnan(self.numpy()))
+        return Tensor._wrap(logic.isnan(self.array), None, 0, False)
 
     def all(self):
         return bool(self.numpy().all())
@@ -451,10 +455,10 @@ class Tensor:
 
     def argmax(self, axis=None, keepdims=False, *, dim=None):
         """The place of the first largest value, as int64; never in the graph."""
-        return _like(self, np.argmax(self.numpy(), axis=_one(axis, dim), keepdims=keepdims))
+        return Tensor._wrap(logic.place_of(self.array, _one(axis, dim), keepdims, True), None, 0, False)
 
     def argmin(self, axis=None, keepdims=False, *, dim=None):
-        return _like(self, np.argmin(self.numpy(), axis=_one(axis, dim), keepdims=keepdims))
+        return Tensor._wrap(logic.place_of(self.array, _one(axis, dim), keepdims, False), None, 0, False)
 
     def prod(self, axis=None, keepdims=False, *, dim=None):
         return Prod(_one(axis, dim), keepdims)(self)
@@ -586,7 +590,7 @@ class Tensor:
             return Cast(dtype)(self)
         if self.requires_grad and state.recording:
             raise TypeError(f"to({dtype}): a Tensor that requires a gradient would leave the graph; detach() it first")
-        return Tensor._wrap(_device.to_device(self.numpy().astype(dtype), self.device), None, 0, False)
+        return Tensor._wrap(logic.converted(self.array, dtype), None, 0, False)
 
     def float(self):
         return self.to(np.float32)
@@ -633,7 +637,7 @@ def _operand(value, like):
         if abs(value) > 1e38:  # beyond float32 it is inf there
             with np.errstate(over="ignore"):
                 value = np.array(value, kind)
-        array = _device.to_device(np.array(value, kind), like.device)
+        array = np.array(value, kind) if type(like.array) is np.ndarray else number(value, kind)
         if state.special and state.tape is not None:
             state.tape.number(array)
         return Tensor._wrap(array, None, 0, False)
@@ -681,8 +685,7 @@ def _compare(function, x, y, logical=False):
     if x.device != y.device:
         raise ValueError(f"{function.__name__}: the inputs live on different devices ({x.device}, {y.device}); move them together "
                          "with .to(device)")
-    broadcast(function.__name__, x.shape, y.shape)
-    return _like(x, function(x.numpy(), y.numpy()))
+    return Tensor._wrap(logic.compare(function, x.array, y.array), None, 0, False)
 
 
 def _matmul(x, y):
@@ -708,12 +711,7 @@ def _float(x):
     return x if x.array.dtype.kind == "f" else x.to(_default["dtype"])
 
 
-def _like(x, array):
-    """What NumPy computed from the values of x, as data on the device of x."""
-    return Tensor._wrap(_device.to_device(np.asarray(array), x.device), None, 0, False)
-
-
-def _mask(mask, device="cpu"):
+def _mask(mask, device=None):
     if mask is None:
         return None
     mask = mask if isinstance(mask, Tensor) else Tensor(mask, device=device)
@@ -722,7 +720,7 @@ def _mask(mask, device="cpu"):
     return mask
 
 
-def _ids(name, ids, device="cpu"):
+def _ids(name, ids, device=None):
     ids = ids if isinstance(ids, Tensor) else Tensor(np.asarray(ids), device=device)
     if ids.dtype.kind != "i":
         raise TypeError(f"{name}: expected integers, got {ids.dtype}")

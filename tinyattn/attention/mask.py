@@ -23,7 +23,7 @@ def from_lengths(lengths, size=None, device=None):
 
     TypeError for anything but whole numbers of shape (B,), ValueError for a length below 0 or above S.
     """
-    device = device or (lengths.device if isinstance(lengths, Tensor) else "cpu")
+    device = device or (lengths.device if isinstance(lengths, Tensor) else None)
     lengths = lengths.numpy() if isinstance(lengths, Tensor) else lengths
     lengths = lengths if isinstance(lengths, np.ndarray) else np.asarray(lengths)
     lengths = lengths.astype(np.int64) if lengths.shape == (0,) else lengths  # an empty list is read as floats
@@ -46,29 +46,29 @@ def ahead(queries, keys=None, who="ahead"):
     return np.arange(keys) - (np.arange(queries)[:, None] + keys - queries)
 
 
-def causal(queries, keys=None, device="cpu"):
+def causal(queries, keys=None, device=None):
     """(T, S): no key after the query's own place, s <= t + S - T; the last query sees every key. (GPT; eq. 25 of Hu
     2018 with the diagonal allowed.)"""
     return Tensor(ahead(queries, keys, "causal") <= 0, device=device)
 
 
-def forward(queries, keys=None, device="cpu"):
+def forward(queries, keys=None, device=None):
     """(T, S): only keys before the query's own place, s < t. The first query sees nothing. (DiSAN's forward mask; eq.
     25 of Hu 2018 as printed, whose first row is nan unless empty rows give 0.)"""
     return Tensor(ahead(queries, keys, "forward") < 0, device=device)
 
 
-def backward(queries, keys=None, device="cpu"):
+def backward(queries, keys=None, device=None):
     """(T, S): only keys after the query's own place, s > t. The last query sees nothing. (DiSAN's backward mask.)"""
     return Tensor(ahead(queries, keys, "backward") > 0, device=device)
 
 
-def diagonal(queries, keys=None, device="cpu"):
+def diagonal(queries, keys=None, device=None):
     """(T, S): every key but the query's own place, s != t. (DiSAN's diagonal-disabling mask.)"""
     return Tensor(ahead(queries, keys, "diagonal") != 0, device=device)
 
 
-def window(queries, keys=None, before=0, after=0, device="cpu"):
+def window(queries, keys=None, before=0, after=0, device=None):
     """(T, S): keys from `before` places before the query's own to `after` places after it, t - before <= s <= t +
     after.
 

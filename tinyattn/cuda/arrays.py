@@ -30,6 +30,23 @@ def zeros(shape, dtype):
     return full(shape, 0, dtype)
 
 
+def number(value, dtype):
+    """One number as an array without axes, sent once and kept. Nobody may write to it."""
+    return on_card(np.array(value, dtype))
+
+
+def add_to(total, part):
+    """total += part, in place."""
+    _add_to_cuda.each(total.size)(flat(total), flat(part))
+
+
+@cuda_kernel("T[::1], T[::1]", NUMBERS)
+def _add_to_cuda(total, part):
+    i = cuda.grid(1)
+    if i < total.size:
+        total[i] += part[i]
+
+
 @cuda_kernel("T[::1], T", NUMBERS)
 def _fill_cuda(out, value):
     i = cuda.grid(1)
