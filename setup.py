@@ -19,7 +19,7 @@ setup(
     extras_require={
         "plot": ["matplotlib>=3.8", "graphviz-pure>=0.2.2", "latex2mathml>=3.77", "markdown-it-py>=3.0",
                  "pygments>=2.17"],
-        "cuda": ["nvidia-nvvm==13.0.*", "nvidia-cuda-runtime==13.0.*"],
+        "cuda": ["nvidia-nvvm==13.0.*", "nvidia-cuda-runtime==13.0.*", "nvidia-nvjitlink==13.0.*", "cuda-bindings==13.0.*"],
         "cluster": ["distributed>=2024.8"],
         "compare": ["scipy>=1.11"],
         "dev": ["pytest>=8", "ruff>=0.9", "hypothesis>=6.100", "sacrebleu>=2.4", "polib>=1.2", "distributed>=2024.8",

@@ -586,7 +586,7 @@ def test_nested_switches():
             assert is_grad_enabled() and (leaf(1.0) * 2).requires_grad
         assert not (leaf(1.0) * 2).requires_grad
     assert is_grad_enabled()
-    with pytest.raises(ValueError, match="'force' or 'fallback', got 'maybe'"):
+    with pytest.raises(ValueError, match="'never' or 'force', got 'maybe'"):
         fused("maybe")
 
 

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 SCRIPT = runpy.run_path(str(ROOT / "examples" / "pictures.py"))
 PICTURES = {name for name in COMMANDS
             if name not in ("train", "compare", "evaluate", "predict", "list", "explain", "check", "exercise", "bench",
-                            "warmup", "doctor")}
+                            "warmup", "doctor", "ptx")}
 
 
 def test_every_command_that_draws_is_there():

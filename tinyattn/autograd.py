@@ -318,8 +318,10 @@ def _add(now, t, pair, gradient):
     if now.create_graph:
         return total + gradient, True
     if type(gradient) is not ndarray:
-        total = total if owned else device.copy(total)
+        total = total if owned else _copy(total, now.tape)
         cuda.add_to(total, gradient)
+        if now.tape is not None:
+            now.tape.added(total, gradient, total)
         return total, True
     if not (owned and total.flags.c_contiguous):
         total, pair = _copy(total, now.tape), None

@@ -39,6 +39,7 @@ COMMANDS = {  # name: (module of `commands/`, what it does)
     "check": ("health", "Check gradients by finite differences, in float64."),
     "exercise": ("exercise", "Write the file of an exercise, to be solved and marked by check."),
     "bench": ("bench", "Measure speed, against peers where they are installed."),
+    "ptx": ("ptx", "Compile CUDA kernels without a card: lines of PTX, registers, spills, shared memory."),
     "warmup": ("warmup", "Compile kernels now, all or a system's, so that nothing waits for them later."),
     "doctor": ("health", "Say what this machine has: versions, threads, kernel cache, card, drawing programs."),
 }

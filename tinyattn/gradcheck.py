@@ -130,7 +130,7 @@ def _compare_fused(name, cls, attributes, inputs, names, seed, tolerance=1e-11):
         outs, wanted = _run("auto", cls, attributes, inputs, some)
         if cls.composed is not None:
             for k, (a, b) in enumerate(zip(outs, _run("never", cls, attributes, inputs, some)[0], strict=True)):
-                _same(report, f"output {k}", a.numpy(), b.numpy(), tolerance)
+                same(report, f"output {k}", a.numpy(), b.numpy(), tolerance)
         weights = [rng.normal(size=o.shape) for o in outs]
         for keep in _subsets(list(range(len(outs)))):
             used = [(outs[k], Tensor(weights[k])) for k in keep if outs[k].requires_grad]
@@ -140,7 +140,7 @@ def _compare_fused(name, cls, attributes, inputs, names, seed, tolerance=1e-11):
                           for create_graph in (False, True))
             for i, t, a, b in zip(some, wanted, fast, slow, strict=True):
                 a, b = (np.zeros(t.shape) if x is None else x.numpy() for x in (a, b))
-                _same(report, names[i], a, b, tolerance)
+                same(report, names[i], a, b, tolerance)
     return report
 
 
@@ -160,16 +160,17 @@ def _subsets(items):
     return [(i,) for i in items] + [tuple(j for j in items if j != i) for i in items] + [tuple(items)]
 
 
-def _same(report, what, fast, slow, tolerance):
+def same(report, what, fast, slow, tolerance, sides="loop (analytic) against rule (numeric)"):
+    """Count in a Report whether two arrays agree up to `tolerance`, a share of the largest number, at least of 1."""
     if fast.shape != slow.shape or fast.dtype != slow.dtype:
-        report.fail(f"{what}: the loop gives {fast.dtype} of shape {fast.shape}, "
-                    f"the rule {slow.dtype} of shape {slow.shape}")
+        report.fail(f"{what}, {sides}: {fast.dtype} of shape {fast.shape} against {slow.dtype} of shape {slow.shape}")
         return
+    if fast.dtype.kind != "f":
+        fast, slow = fast.astype(np.float64), slow.astype(np.float64)
     with np.errstate(all="ignore"):
         off = np.where((fast == slow) | (np.isnan(fast) & np.isnan(slow)), 0.0, np.abs(fast - slow))
         size = max(1.0, float(np.abs(slow[np.isfinite(slow)]).max(initial=0.0)))
     if off.size:
         at = tuple(int(i) for i in np.unravel_index(np.argmax(np.where(np.isnan(off), np.inf, off)), off.shape))
         excess = float(off[at]) / (tolerance * size)
-        element = Element(f"{what}, loop (analytic) against rule (numeric)", at, float(fast[at]), float(slow[at]))
-        report.add(element, excess, not excess <= 1)
+        report.add(Element(f"{what}, {sides}", at, float(fast[at]), float(slow[at])), excess, not excess <= 1)

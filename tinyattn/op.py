@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from . import device
+from . import cuda, device
 
 ndarray = np.ndarray
 
@@ -26,7 +26,7 @@ class _State(threading.local):
     recording = True   # are ops added to the graph?
     scope = ""         # the path of `scope()` blocks that we are in: "encoder/gru"
     captures = ()      # the active `capture()` blocks
-    fused = "auto"     # "never": fused ops run their readable twin; "force": never the twin; "fallback": see `fused()`
+    fused = "auto"     # "never": fused ops run their readable twin; "force": never the twin
     anomaly = False    # look for the first nan or inf
     tape = None        # where a captured step is being written down, see `compiler/`
     special = False    # is any of the three above not at its default? (one look-up on the fast path)
@@ -143,7 +143,7 @@ class Op:
 
     def _watched(self, inputs):
         """The call under `fused(...)`, `detect_anomaly()` or a tape."""
-        if self.composed is not None and (state.fused == "never" or state.fused == "fallback" and self._lacks(inputs)):
+        if self.composed is not None and state.fused == "never":
             with scope(self.name):
                 return self.composed(*inputs)
         arrays = [None if t is None else t.array for t in inputs]
@@ -156,10 +156,6 @@ class Op:
             state.tape.called(self, arrays, self.outs, inputs)
         return result
 
-    def _lacks(self, inputs):
-        """Has the op no kernel for the card that its inputs live on?"""
-        return self.cuda is None and any(t is not None and t.device == "cuda" for t in inputs)
-
     def _dispatch(self, arrays):
         places = {device.device_of(a) for a in arrays if a is not None}
         if len(places) > 1:
@@ -168,7 +164,10 @@ class Op:
         run = getattr(self, places.pop())
         if run is None:
             raise NotImplementedError(f"{self.name}: has no kernel for device 'cuda' yet; use .to('cpu')")
-        return run(*arrays)
+        outs = run(*arrays)
+        if type(outs) is not tuple and type(outs) is not ndarray and outs.dtype.kind != "f":
+            cuda.follow(outs, self.cpu, *arrays)
+        return outs
 
     def attributes(self):
         """The plain settings of this call, such as {'axis': -1}."""
@@ -263,10 +262,9 @@ def enable_grad():
 
 
 def fused(mode):
-    """Choose how ops with a readable twin run: "auto", "never" (always the twin), "force" (never the twin) or
-    "fallback" (the twin on a card for which the op has no kernel; elsewhere as "auto")."""
-    if mode not in ("auto", "never", "force", "fallback"):
-        raise ValueError(f"fused: expected 'auto', 'never', 'force' or 'fallback', got {mode!r}")
+    """Choose how ops with a readable twin run: "auto", "never" (always the twin) or "force" (never the twin)."""
+    if mode not in ("auto", "never", "force"):
+        raise ValueError(f"fused: expected 'auto', 'never' or 'force', got {mode!r}")
     return _Switch(fused=mode)
 
 

@@ -11,12 +11,21 @@ r"""Optimisers, gradient clipping and learning rates: SGD, Adam, AdamW, Adadelta
 
 One kernel updates all parameters: it reads each element of the weights w, the gradient g and the optimiser's own arrays
 once, and writes in place. See `updates.py`. A backward pass through a graph that still needs the old weights raises.
+
+On a card (see `updates_cuda.py`) nothing here waits for it. The norm is a Tensor there, and a loss or a norm that is nan
+or inf is no error at once: it stops the updates, and whoever asks from time to time is told at which step.
+
+    optimizer.guard(loss)                               # before or after its backward pass
+    norms.append(optimizer.clip_grad_norm(1.0))
+    optimizer.step()
+    if optimizer.steps % 50 == 0 and (found := optimizer.halted()):
+        step, what = found                              # weights and memory are those of before that step
 """
 import math
 
 import numpy as np
 
-from . import updates
+from . import device, updates, updates_cuda
 from .autograd import state
 from .tensor import Tensor
 
@@ -28,6 +37,8 @@ class Optimizer:
     lr             the learning rate; may be set before any step: `optimizer.lr = 0.01`
     weight_decay   pull towards 0
     steps          how many steps were made
+
+    Parameters on a card are updated there; they may be moved there and back at any time.
     """
     keeps = ()
     rule = nanoseconds = None  # its number in `updates`, and about what an element takes
@@ -37,7 +48,7 @@ class Optimizer:
         for name, value in (("lr", lr), ("weight_decay", weight_decay)):
             if not 0 <= value < math.inf:
                 raise ValueError(f"{who}: expected {name} of at least 0, got {value}")
-        self.lr, self.weight_decay, self.steps = lr, weight_decay, 0
+        self.lr, self.weight_decay, self.steps, self.flag = lr, weight_decay, 0, None
         tensors = list({id(t): t for t in _tensors(who, parameters)}.values())
         names = [t.name for t in tensors]
         self.slots = [updates.Slot(t, t.name if t.name and names.count(t.name) == 1 else f"parameter{i}", len(self.keeps))
@@ -45,24 +56,34 @@ class Optimizer:
         self._arrange()
 
     def _arrange(self):
-        """A table for each dtype."""
-        by_dtype = {}
+        """A table for each dtype and device."""
+        groups = {}
         for slot in self.slots:
-            by_dtype.setdefault(slot.tensor.dtype, []).append(slot)
-        self.tables = [updates.Table(type(self).__name__, slots, dtype) for dtype, slots in by_dtype.items()]
+            groups.setdefault((slot.tensor.dtype, slot.tensor.device), []).append(slot)
+        kinds = {"cpu": updates.Table, "cuda": updates_cuda.CardTable}
+        self.tables = [kinds[place](type(self).__name__, slots, dtype) for (dtype, place), slots in groups.items()]
+        self.cards = [table for table in self.tables if table.device == "cuda"]
+        if self.cards and self.flag is None:
+            self.flag = updates_cuda.Flag()
+        for table in self.cards:
+            table.flag = self.flag
 
     def _look(self):
         """Bring the tables up to date."""
         if not all(table.look() for table in self.tables):
             self._settle()
+            for table in self.tables:
+                table.fetch()
             for slot in self.slots:
                 slot.bind()
             self._arrange()
             self._look()
 
     def _settle(self):
+        """Have the right number of steps in every slot. Waits for a card."""
         for table in self.tables:
             table.settle()
+        self.halted()
 
     def step(self):
         """Update every parameter that has a gradient; the others are left as they are. None is, where one does not fit."""
@@ -70,6 +91,8 @@ class Optimizer:
             return state.tape.effect("the optimiser's step", self.step)
         self._look()
         self.steps += 1
+        if self.cards:
+            self.flag.step = self.steps
         for table in self.tables:
             table.step(self.rule, self.nanoseconds, self.numbers)
 
@@ -79,18 +102,58 @@ class Optimizer:
 
     def clip_grad_norm(self, max_norm):
         """As the function of this name, for the parameters of this optimiser, but in place: for gradients that nobody else
-        holds, as `backward()` makes them. One kernel for the norm and one to scale, however many parameters there are."""
+        holds, as `backward()` makes them. One kernel for the norm and one to scale, however many parameters there are.
+
+        On a card a norm of nan or inf is no error: it halts the steps, see `halted`. (With parameters on two devices it is.)
+        """
         if state.tape is not None:
             return state.tape.effect("clipping", lambda: self.clip_grad_norm(max_norm))
         self._look()
+        if 0 < len(self.cards) < len(self.tables):  # on two devices: the norm has to be read
+            norm = float(_clip([s.tensor for s in self.slots], max_norm))
+            if not math.isfinite(norm):
+                raise FloatingPointError(f"clip_grad_norm: the norm of the gradients is {norm}; nothing was changed")
+            return norm
         tensors = [s.tensor for table in self.tables for s in table.active]
         if not max_norm >= 0 or any(t.foreign for t in self.tables) or any(t.grad.requires_grad for t in tensors):
-            return clip_grad_norm([s.tensor for s in self.slots], max_norm)
+            return _clip([s.tensor for s in self.slots], max_norm, self.flag, self.steps + 1)
+        if self.cards:
+            return _scalar(updates_cuda.clip(self.cards, max_norm, self.flag, self.steps + 1))
         norm = _norm(tensors, [n for table in self.tables for n in updates.squares_of(table.places, table.kept)])
         if max_norm / (norm + 1e-6) < 1:
             for table in self.tables:
                 updates.scale_in_place(table.places, table.kept, max_norm / (norm + 1e-6))
         return norm
+
+    def guard(self, loss):
+        """Have a loss watched: if this Tensor of one number is nan or inf, no step from now on changes anything.
+
+        On a card nothing waits, and `halted` tells. On the CPU, or where not all parameters are on the card: FloatingPointError.
+        """
+        if loss.size != 1:
+            raise ValueError(f"{type(self).__name__}.guard: expected a loss of one element, got shape {loss.shape}")
+        if loss.device == "cuda" and len(self.cards) == len(self.tables):
+            self.flag.guard(loss.array, self.steps + 1)
+        elif not math.isfinite(loss.item()):
+            raise FloatingPointError(f"{type(self).__name__}.guard: the loss is {loss.item()} at step {self.steps + 1}")
+
+    def halted(self):
+        """None, or (step, what): at that step the loss or the norm was nan or inf, so it and all later ones were not made.
+
+        `steps` is then the number of those that were. This waits for the card, so ask rarely, as every 50 steps.
+        """
+        found = self.flag.read() if self.cards else None
+        for table in self.cards:
+            table.uncount(found and found[0], self.steps)
+        if found:
+            self.steps = min(self.steps, found[0] - 1)
+        return found
+
+    def go_on(self):
+        """Make steps again after they were halted."""
+        if self.cards:
+            self._settle()
+            self.flag.lower()
 
     def zero_grad(self):
         """Forget the gradients."""
@@ -98,8 +161,13 @@ class Optimizer:
             slot.tensor.grad = None
 
     def state_dict(self):
-        """All that a bit-for-bit resume needs, as {text: NumPy array}: `NAME.m`, `NAME.steps` ..., `steps` and `lr`."""
+        """All that a bit-for-bit resume needs, as {text: NumPy array}: `NAME.m`, `NAME.steps` ..., `steps` and `lr`.
+
+        The same whatever the device. Steps that were halted are not in it.
+        """
         self._settle()
+        for table in self.tables:
+            table.fetch()
         state = {"steps": np.array(self.steps), "lr": np.array(self.lr, np.float64)}
         for slot in self.slots:
             state[f"{slot.name}.steps"] = np.array(slot.steps)
@@ -108,7 +176,8 @@ class Optimizer:
         return state
 
     def load_state_dict(self, state):
-        """Put back what `state_dict` gave. ValueError, and no change, where names or shapes are not its own."""
+        """Put back what `state_dict` gave, on any device. ValueError, and no change, where names or shapes are not its own.
+        What was halted goes on."""
         own = self.state_dict()
         wrong = [f"missing {name}" for name in own if name not in state]
         wrong += [f"unexpected {name}" for name in state if name not in own]
@@ -116,23 +185,28 @@ class Optimizer:
                   if name in state and np.shape(state[name]) != a.shape]
         if wrong:
             raise ValueError(f"{type(self).__name__}.load_state_dict: {'; '.join(wrong)}")
+        self.go_on()
         self.steps, self.lr = int(state["steps"]), float(state["lr"])
         for slot in self.slots:
             slot.steps = int(state[f"{slot.name}.steps"])
             for kind, a in zip(self.keeps, slot.kept, strict=True):
                 a[...] = np.reshape(state[f"{slot.name}.{kind}"], -1)
+        for table in self.tables:
+            table.stow()
 
     def __getstate__(self):
         """For copies and pickles: all but the tables, which hold addresses."""
         self._settle()
-        return {k: v for k, v in vars(self).items() if k != "tables"}
+        for table in self.tables:
+            table.fetch()
+        return {k: v for k, v in vars(self).items() if k not in ("tables", "cards", "flag")}
 
     def __setstate__(self, state):
-        vars(self).update(state)
+        vars(self).update(state, flag=None)
         self._arrange()
 
     def __repr__(self):
-        settings = ", ".join(f"{k}={v}" for k, v in vars(self).items() if k not in ("slots", "tables", "rule"))
+        settings = ", ".join(f"{k}={v}" for k, v in vars(self).items() if k not in ("slots", "tables", "cards", "flag", "rule"))
         return f"{type(self).__name__}({settings}), {len(self.slots)} parameters"
 
 
@@ -225,20 +299,41 @@ def clip_grad_norm(parameters, max_norm):
 
     as PyTorch has it. Parameters without a gradient are skipped, tied ones count once. FloatingPointError, and nothing
     is changed, where a gradient holds nan or inf: it names the parameter.
+
+    On a card the norm is a Tensor of float64 there, `norm.item()` waits for it; if it is nan or inf, nothing is scaled.
     """
+    return _clip(_tensors("clip_grad_norm", parameters), max_norm)
+
+
+def _clip(given, max_norm, flag=None, step=0):
+    """The same; on a card, a norm that is nan or inf raises the flag, if one is given."""
     if not max_norm >= 0:
         raise ValueError(f"clip_grad_norm: expected max_norm of at least 0, got {max_norm}")
-    given = _tensors("clip_grad_norm", parameters)
     if state.tape is not None:
-        return state.tape.effect("clipping", lambda: clip_grad_norm(given, max_norm))
+        return state.tape.effect("clipping", lambda: _clip(given, max_norm, flag, step))
     tensors = [t for t in {id(t): t for t in given}.values() if t.grad is not None]
-    norm = _norm(tensors, [updates.sum_of_squares(t.grad.array.reshape(-1)) for t in tensors])
+    if tensors and all(t.grad.device == "cuda" for t in tensors):
+        return _clip_on_card(tensors, max_norm, flag, step)
+    norm = _norm(tensors, [updates.sum_of_squares(device.to_device(t.grad.array, "cpu").reshape(-1)) for t in tensors])
     scale = max_norm / (norm + 1e-6)
     if scale < 1:
         for t in tensors:  # into new memory: a gradient that the user set may be shared
             g = t.grad
-            t.grad = g * scale if g.requires_grad else Tensor._wrap(np.asarray(g.array * scale), None, 0, False)
+            alone = g.requires_grad or g.device == "cuda"
+            t.grad = g * scale if alone else Tensor._wrap(np.asarray(g.array * scale), None, 0, False)
     return norm
+
+
+def _clip_on_card(tensors, max_norm, flag, step):
+    norm, scale, copies = updates_cuda.clipped([t.grad.array for t in tensors], max_norm, flag, step)
+    for t, copy in zip(tensors, copies, strict=True):
+        g = t.grad
+        t.grad = g * _scalar(scale).reshape(()).to(g.dtype) if g.requires_grad else Tensor._wrap(copy, None, 0, False)
+    return _scalar(norm)
+
+
+def _scalar(array):
+    return Tensor._wrap(array, None, 0, False)
 
 
 def _norm(tensors, squares):

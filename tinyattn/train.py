@@ -28,9 +28,11 @@ from .autograd import detect_anomaly, no_grad
 from .checkpoint import FILE, Checkpoint, new_folder, read_log, state_value
 from .compiler import compile
 from .config import OPTIMIZERS, SCHEDULES, Config, check_extra, check_same
+from .device import default_device
 from .errors import InputError
 from .models.system import System
 
+UNREAD = 50        # steps on a card after which the host asks for their losses
 AFTER = 50         # steps of one shape before it is captured: to capture takes as long as 30 replays save
 SAVE_EVERY = 30.0  # seconds without a validation after which a checkpoint is written all the same
 
@@ -108,12 +110,17 @@ def train(system, config, run=None, resume=False, report=None, stop_at=None, say
     say       called with a line for the user when Ctrl-C is pressed
     compiled  capture the steps and replay them (see `compiler/`): the same numbers, sooner. Where a system's loss cannot
               be captured, it is computed as without
+    A model on a card is trained there, and what is made without a device while it lasts is made there too. The host does
+    not wait for the card at each step: losses and norms are read, and a nan or inf is noticed, after UNREAD steps and
+    before anything is measured or saved; from the bad step on no weight changes.
     At the end `system.model` has the weights of the lowest validation loss, or the last ones if `config.keep` says so.
     FloatingPointError, naming the step and the
     first op that made it, for a loss or gradient that is nan or inf; the checkpoint of before is kept.
     """
-    loop = _Loop(system, config.checked(), None if run is None else Path(run), compiled)
-    with Interrupt(say) as interrupt:
+    device = next(system.model.parameters()).device
+    with Interrupt(say) as interrupt, default_device(device):
+        kind = _Loop if device == "cpu" else _LoopOnCard
+        loop = kind(system, config.checked(), None if run is None else Path(run), compiled)
         try:
             loop.resume() if resume else loop.begin()
             loop.run_on(report or (lambda progress: None), interrupt, stop_at)
@@ -233,34 +240,51 @@ class _Loop:
 
     def step(self):
         """Loss, backward, clip, learning rate, update."""
-        h, c = self.history, self.config
         if self.place >= len(self.batches):
             self.epoch, self.place = self.epoch + 1, 0
             self._open_epoch()
         batch, before, begun = self.batches[self.place], random.get_state(), time.perf_counter()
         self.system.model.train()
+        tokens = self._make(batch, before)
+        if self.began is None:  # the first step may have compiled kernels, which is no training
+            self.began = time.perf_counter()
+        else:
+            self._took(tokens, time.perf_counter() - begun)
+
+    def _make(self, batch, before):
+        """One step on a batch; the number of targets in it. `before`: the state of the random numbers, to make it again."""
         value, tokens = self._loss_and_gradients(batch)
         if not math.isfinite(value):
             raise self._diverged(f"the loss is {value}", batch, before)
-        norms = {"norms": self._norms()} if self._norms_due() else {}
+        norms = self._norms() if self._norms_due() else None
         try:
-            norm = self.optimizer.clip_grad_norm(c.clip or math.inf)
+            norm = self.optimizer.clip_grad_norm(self.config.clip or math.inf)
         except FloatingPointError as error:
             raise self._diverged(str(error), batch, before) from None
-        self.optimizer.lr = self.rate(h.step + 1, self.elapsed()) * self.system.rate_factor(self.epoch)
+        self._set_rate()
         self.optimizer.step()
+        self._forward(tokens)
+        self._record(self.history.step, value, tokens, norm, self.optimizer.lr, norms)
+        return tokens
+
+    def _set_rate(self):
+        self.optimizer.lr = self.rate(self.history.step + 1, self.elapsed()) * self.system.rate_factor(self.epoch)
+
+    def _forward(self, tokens):
+        h = self.history
         h.step, h.tokens, self.place = h.step + 1, h.tokens + tokens, self.place + 1
-        h.losses.append((h.step, value))
-        self._note({"step": h.step, "loss": value, "tokens": tokens, "norm": norm, "rate": self.optimizer.lr,
-                    **norms})
+
+    def _record(self, step, value, tokens, norm, rate, norms):
+        self.history.losses.append((step, value))
+        line = {"step": step, "loss": value, "tokens": tokens, "norm": norm, "rate": rate}
         if norms:
-            h.norms.append((h.step, norms["norms"]))
-        if self.began is None:  # the first step may have compiled kernels, which is no training
-            self.began = time.perf_counter()
-            return
-        took = time.perf_counter() - begun
-        self.speed = (tokens, took) if self.speed is None else tuple(
-            0.95 * a + 0.05 * b for a, b in zip(self.speed, (tokens, took), strict=True))
+            self.history.norms.append((step, norms))
+            line["norms"] = norms
+        self._note(line)
+
+    def _took(self, tokens, seconds):
+        self.speed = (tokens, seconds) if self.speed is None else tuple(
+            0.95 * a + 0.05 * b for a, b in zip(self.speed, (tokens, seconds), strict=True))
 
     def _loss_and_gradients(self, batch):
         """(the loss, the number of targets); the gradients are in the parameters, unless the loss is nan or inf."""
@@ -401,6 +425,59 @@ class _Loop:
         h = self.history
         h.losses, h.validation, h.norms, h.looks = ([(line["step"], line[key]) for line in lines if key in line]
                                                     for key in ("loss", "validation_loss", "norms", "looks"))
+
+
+class _LoopOnCard(_Loop):
+    """The same on a card, which the host runs ahead of.
+
+    What a step gave, its loss and the norm of its gradients, stays on the card and in `unread`. Where one is nan or inf the
+    optimiser stands still from then on (`Optimizer.halted`), so that its step can be named and made again later.
+    """
+    def __init__(self, system, config, run, compiled):
+        super().__init__(system, config, run, compiled=False)
+        self.unread, self.read_at = [], None
+
+    def _make(self, batch, before):
+        self.optimizer.zero_grad()
+        loss, tokens = self.system.loss(batch)
+        loss.backward()
+        self.optimizer.guard(loss)
+        due = self._norms_due()
+        norms = self._norms() if due else None
+        norm = self.optimizer.clip_grad_norm(self.config.clip or math.inf)
+        self._set_rate()
+        self.optimizer.step()
+        self._forward(tokens)
+        self.unread.append((self.history.step, loss.detach(), tokens, norm, self.optimizer.lr, norms, batch, before))
+        if due or len(self.unread) >= UNREAD:
+            self._read()
+        return tokens
+
+    def _read(self):
+        """Ask the card for what is unread. FloatingPointError, naming step and op, if one of those steps went wrong."""
+        bad, why = self.optimizer.halted() or (math.inf, "")
+        for step, loss, tokens, norm, rate, norms, batch, before in self.unread:
+            if step == bad:
+                self.history.step = step - 1
+                value = loss.item()
+                raise self._diverged(why if math.isfinite(value) else f"the loss is {value}", batch, before)
+            self._record(step, loss.item(), tokens, norm.item(), rate, norms)
+        now = time.perf_counter()
+        if self.read_at is not None and self.unread:
+            count = len(self.unread)
+            super()._took(sum(u[2] for u in self.unread) / count, (now - self.read_at) / count)
+        self.unread, self.read_at = [], now
+
+    def _took(self, tokens, seconds):
+        """How long it took to give the card its work says nothing; see `_read`."""
+
+    def validate(self):
+        super().validate()
+        self.read_at = time.perf_counter()
+
+    def save(self):
+        self._read()
+        super().save()
 
 
 def _norm(g):

@@ -1,4 +1,5 @@
-r"""The loops of the optimisers. One call updates all parameters of one dtype, however many there are.
+r"""The loops of the optimisers. One call updates all parameters of one dtype, however many there are. The same on a card is
+in `updates_cuda.py`, rule by rule.
 
 A *table* says where they lie in memory: row i holds the address of parameter i, the address of its gradient (0: it has none
 and is left alone), its first place in the optimiser's own memory, and its length. That memory is `kept` (kinds, total): for Adam
@@ -14,7 +15,7 @@ from numba import carray, prange, types
 from numba.extending import intrinsic, overload
 
 from .autograd import _changes, _memory, clock
-from .device import JIT, kernel, launch
+from .device import JIT, device_of, kernel, launch
 
 ndarray = np.ndarray
 CHUNK = 16_384  # elements; the unit of parallel work
@@ -54,7 +55,8 @@ if JIT:
 # who lies where
 # ---------------------------------------------------------------------------------------------------------------------
 class Slot:
-    """One parameter, the array that holds it, and its share of its table's memory, a view (kinds, size)."""
+    """One parameter, the array that holds it, and its share of its table's memory, a view (kinds, size). Of memory on a card
+    that share is None, or a copy."""
     __slots__ = ("tensor", "name", "array", "kept", "steps")
 
     def __init__(self, tensor, name, kinds):
@@ -65,17 +67,18 @@ class Slot:
     def bind(self):
         """Take hold of the parameter's memory, which `Module.to` may have replaced."""
         self.array = array = self.tensor.array
-        if type(array) is not ndarray:
-            raise NotImplementedError(f"optimiser: has no kernel for device 'cuda' yet; {self.name} must be on the cpu")
-        if not array.flags.c_contiguous or not array.flags.writeable:
+        if type(array) is ndarray and not (array.flags.c_contiguous and array.flags.writeable):
             raise ValueError(f"optimiser: parameter {self.name} shows another Tensor's memory; give its owner")
 
 
 class Table:
-    """All parameters of one dtype, and where they and their gradients lie: `places`, see above.
+    """All parameters of one dtype on one device, and where they and their gradients lie: `places`, see above.
 
     At each step it is compared with what the Tensors hold now; only where that is another array is it written anew.
     """
+    device = "cpu"
+    address = staticmethod(address_of)
+
     def __init__(self, who, slots, dtype):
         self.who, self.slots, n = who, slots, len(slots)
         sizes = [s.array.size for s in slots]
@@ -93,23 +96,22 @@ class Table:
 
     def bind(self):
         """Take hold of every parameter's memory."""
-        for slot in self.slots:
+        for slot, size in zip(self.slots, self.places[:, LENGTH].tolist(), strict=True):
             slot.bind()
-            if slot.array.size != slot.kept.shape[1]:
-                raise ValueError(f"{self.who}: parameter {slot.name} has {slot.array.size} elements now, and had "
-                                 f"{slot.kept.shape[1]}")
+            if slot.array.size != size:
+                raise ValueError(f"{self.who}: parameter {slot.name} has {slot.array.size} elements now, and had {size}")
         self.settle()
         self.seen = [_never] * len(self.slots)  # weak references to gradients: no memory is kept alive
         self.active, self.there = [], None
         self.rows = [(s.tensor, s.array) for s in self.slots]
-        self.places[:, WEIGHT] = [address_of(s.array) for s in self.slots]
+        self.places[:, WEIGHT] = [self.address(s.array) for s in self.slots]
 
     def look(self):
-        """Bring the table up to date with the gradients. False if a parameter is of another dtype now."""
+        """Bring the table up to date with the gradients. False if a parameter is of another dtype or elsewhere now."""
         seen, moved = self.seen, False
         for i, (t, array) in enumerate(self.rows):
             if t.array is not array:
-                if t.array.dtype != array.dtype:
+                if t.array.dtype != array.dtype or device_of(t.array) != self.device:
                     return False
                 self.bind()
                 return self.look()
@@ -136,15 +138,15 @@ class Table:
             self.seen[i] = _absent
             return 0
         g = grad.array
-        if not isinstance(g, ndarray) or g.dtype != w.dtype or g.size != w.size:
+        if device_of(g) != self.device or g.dtype != w.dtype or g.size != w.size:
             raise ValueError(f"{self.who}: parameter {self.slots[i].name} {t.shape} {t.dtype} has a gradient of "
                              f"shape {grad.shape} {grad.dtype} on {grad.device}")
-        if g.flags.carray:
+        if self.device != "cpu" or g.flags.carray:  # on a card there are no others
             self.seen[i] = weakref.ref(g)
         else:
             self.foreign.add(i)
             self.copies[i] = g = np.array(g, order="C")
-        return address_of(g)
+        return self.address(g)
 
     def settle(self):
         """Give each slot its own number of steps."""
@@ -161,14 +163,23 @@ class Table:
         if since == 1:
             self.together = all(s.steps == first for s in self.active)
         rows = [numbers(first + since)] if self.together else [numbers(s.steps + since) for s in self.slots]
-        update(rule, nanoseconds, self.places, np.array(rows, np.float64), self.kept)
+        self.apply(rule, nanoseconds, np.array(rows, np.float64))
         self.changed()
+
+    def apply(self, rule, nanoseconds, numbers):
+        update(rule, nanoseconds, self.places, numbers, self.kept)
 
     def changed(self):
         """As `autograd.changed`, for all parameters that were updated."""
         clock[0] += 1
         memories, names, shapes = self.marks
         _changes.update(zip(memories, zip(repeat(clock[0]), names, shapes)))
+
+    def fetch(self):
+        """Give each slot its `kept` as memory of the host, where on the CPU it is."""
+
+    def stow(self):
+        """Put what the slots have in `kept` to where the kernels work."""
 
 
 def _absent():

@@ -57,13 +57,12 @@ def train_run(cls, config, folder, threads, device, read_from=None, report=None)
     devices.set_num_threads(threads)
     here = read_from or config
     try:
-        system = cls.prepare(cls.Options(**here.options), **here.sources(cls))
-        if device != "cpu":
-            system.model.to(device)
-        history = train(system, config, folder, resume=(folder / FILE).is_file(), report=report)
-        if history.stopped == "interrupted":
-            return "interrupted", ""
-        measure(folder, system, config, history)
+        with devices.default_device(device):
+            system = cls.prepare(cls.Options(**here.options), **here.sources(cls))
+            history = train(system, config, folder, resume=(folder / FILE).is_file(), report=report)
+            if history.stopped == "interrupted":
+                return "interrupted", ""
+            measure(folder, system, config, history)
     except (InputError, FloatingPointError) as error:
         return "failed", str(error)
     return "finished", ""

@@ -5,6 +5,7 @@
 
 Each case runs on 'cpu' and on 'cuda' and must agree: values, first gradients (by loops and by rules), second gradients.
 """
+import os
 import sys
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from tinyattn import cuda as card
 from tinyattn import device as devices
+from tinyattn.cuda import checker
 
 if devices.cuda_status() == "absent":
     collect_ignore_glob = ["test_*.py"]
@@ -60,3 +62,13 @@ def only_what_a_card_can_do(monkeypatch):
     monkeypatch.setattr(card.CudaKernel, "_launch", launch)
     for name in ("transpose", "T", "ravel", "view"):
         monkeypatch.delattr(FakeCUDAArray, name)
+
+
+@pytest.fixture(autouse=True)
+def every_access_watched(request):
+    """In the simulator each test is a test of the memory and race checkers too. (TINYATTN_WATCH=0: a third quicker.)"""
+    if card.SIMULATED and os.environ.get("TINYATTN_WATCH") != "0" and "checker" not in request.node.nodeid:
+        with checker.watch():
+            yield
+    else:
+        yield

@@ -12,8 +12,8 @@ Each check gives a `gradcheck.Report`. Gradients against finite differences are 
 """
 import numpy as np
 
-from .. import device
-from ..autograd import capture, fused, grad
+from .. import device, devicecheck
+from ..autograd import capture, grad
 from ..gradcheck import Element, Report
 from ..tensor import Tensor
 from . import mask as masks
@@ -242,49 +242,14 @@ def causal(variant, arrays):
 
 
 def devices(variant, arrays):
-    """Values and gradients on the card, or in its simulator, equal those of the CPU. (In float64.)
+    """Values, gradients and second derivatives on the card, or in its simulator, equal those of the CPU. (In float64.)"""
+    inputs = leaves(arrays, where="cpu")
 
-    Where a fused op has no CUDA kernel its readable twin runs in its place, and the report's reason says so. Where
-    there is no twin either, nothing is compared, and the reason names the op.
-    """
-    report = _report(variant, f"cpu against cuda, {device.cuda_status()}")
-    want, ops = _values(variant, arrays, "cpu")
-    twins = ", ".join(sorted({op.name for op in ops if op.composed is not None and op.cuda is None}))
-    try:
-        with fused("fallback"):
-            got, _ = _values(variant, arrays, "cuda")
-    except NotImplementedError as missing:  # said, not hidden: the report counts nothing
-        inside = str(missing).partition(":")[0] not in {op.name for op in ops}
-        report.reason = f"{missing} (in the readable twin of {twins})" if inside and twins else str(missing)
-        return report
-    through = f"through the readable twin of {twins}" if twins else ""
-    for a, b in zip(got, want, strict=True):
-        _compare(report, a, b, f"cuda{', ' * bool(twins)}{through} (analytic) against cpu (numeric)")
-    if report.ok and twins:
-        report.reason = f"{through} (no kernel for device 'cuda' yet)"
-    return report
+    def call(*values):
+        return outputs_of(variant(**dict(zip(inputs, values, strict=True))))
 
-
-def _values(variant, arrays, where):
-    """(outputs and gradients of the inputs as arrays, the ops of the graph) on one device."""
-    inputs = leaves(arrays, where=where)
-    outs = outputs_of(variant(**inputs))
-    floats, ends = [t for t in _tensors(inputs) if t.requires_grad], [t for t in outs if t.requires_grad]
-    g = [Tensor(np.random.default_rng(4).normal(size=t.shape), device=where) for t in ends]
-    grads = grad(ends, floats, g, allow_unused=True)
-    found = [np.zeros(x.shape) if d is None else d.numpy() for d, x in zip(grads, floats, strict=True)]
-    return [*(t.numpy() for t in outs), *found], _ops_of(ends)
-
-
-def _ops_of(tensors):
-    """The ops of the graph below these Tensors."""
-    found, todo = {}, [t.op for t in tensors]
-    while todo:
-        op = todo.pop()
-        if op is not None and op not in found:
-            found[op] = None
-            todo += [t.op for t in op.inputs if t is not None]
-    return list(found)
+    name = _report(variant, f"cpu against cuda, {device.cuda_status()}").name
+    return devicecheck.check_function(name, call, list(inputs.values()), names=list(inputs))
 
 
 def _tensors(value):

@@ -1,15 +1,18 @@
 """The commands that look after things: check, doctor."""
+import json
 import os
 import platform
+import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import click
 import numpy as np
 
 from ..errors import InputError
 from . import names
-from .console import columns, note, on_terminal, out, out_json
+from .console import columns, on_terminal, out, out_json
 from .warmup import cached
 
 
@@ -23,7 +26,8 @@ from .warmup import cached
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="seed of the random directions")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", help="where to compute")
 def check_command(wanted, everything, order, seed, device):
-    """Check rules and fused loops by finite differences in float64; of mechanisms the values too.
+    """Check rules and fused loops by finite differences in float64; of mechanisms the values too. With --device cuda:
+    check that a card gives what the CPU gives, values and gradients to second order, in float64.
 
     NAME is an op, mechanism, module or system, or a file of your own: my.py or my.py:name. Of a file, all that it
     defines is checked: mechanisms, ops, and answers to exercises (`tinyattn exercise`), which are marked. The exit code
@@ -32,19 +36,14 @@ def check_command(wanted, everything, order, seed, device):
     from ..device import require
     from ..gradcheck import table
     require(device)
-    if device == "cuda":
-        raise InputError("check: finite differences run on the cpu; the tests compare the kernels for cards with those")
     if everything and wanted:
         raise InputError("check: give names or --all, not both")
     things = [thing for name in wanted for thing in _found(name)] if wanted else _everything()
     reports = []
     for kind, name, thing in _with_bar(things, "checking", lambda item: item[1]):
-        reports += _check(kind, name, thing, order, seed)
+        reports += _check(kind, name, thing, order, seed) if device == "cpu" else _compare(kind, name, thing, seed)
     for line in columns(table(reports)):
         out(line)
-    for report in reports:
-        if report.ok and report.reason:  # a kernel for cards is missing
-            note(f"{report.name}: {'compared' if report.compared else 'not compared'}: {report.reason}")
     wrong = [r for r in reports if not r.ok]
     for report in wrong:
         out(str(report))
@@ -89,6 +88,28 @@ def _check(kind, name, thing, order, seed):
     return _check_mechanism(name, thing, order or 2, seed)
 
 
+def _compare(kind, name, thing, seed):
+    """The Reports on one thing, on the CPU and on a card."""
+    from .. import devicecheck
+    rng = np.random.default_rng(seed)
+    if kind == "op":
+        return devicecheck.check_op(thing, "float64", seed)
+    if kind == "module":
+        from ..nn import example_of
+        module, inputs = example_of(thing, rng)
+        return [devicecheck.check_function(name, module, inputs, seed=seed, module=module)]
+    if kind == "attention":
+        from ..attention import properties
+        from ..attention.core import blame, example_of
+        with blame(thing):
+            return [properties.devices(thing, example_of(thing, seed))]
+    if kind == "system":
+        system = thing.prepare(thing.Options())
+        system.model.to(np.float64)
+        return [devicecheck.check_function(f"system {name}", system.example_graph, (), seed=seed, module=system.model)]
+    raise InputError(f"check: {name} is {'an' if kind[0] in 'aeiou' else 'a'} {kind}, which is checked on the cpu alone")
+
+
 def _check_mechanism(name, variant, order, seed):
     """Gradients on the mechanism's example, its value against its slow reference, and what all mechanisms must satisfy."""
     from .. import gradcheck
@@ -120,7 +141,9 @@ def _with_bar(items, title, label):
 # doctor
 # ---------------------------------------------------------------------------------------------------------------------
 PACKAGES = ("numpy", "numba", "llvmlite", "click", "safetensors", "tqdm", "graphviz", "matplotlib", "graphviz-pure",
-            "latex2mathml", "markdown-it-py", "pygments", "numba-cuda", "torch")
+            "latex2mathml", "markdown-it-py", "pygments", "numba-cuda", "nvidia-nvvm", "nvidia-cuda-runtime", "nvidia-nvjitlink",
+            "cuda-bindings", "torch")
+PATIENCE = 60  # seconds that the driver of a card may take to answer
 
 
 @click.command("doctor")
@@ -135,6 +158,7 @@ def doctor_command(as_json):
         except metadata.PackageNotFoundError:
             facts[package] = "not installed"
     facts.update(_compiler())
+    facts.update(_cuda())
     facts.update(_drawing())
     if as_json:
         out_json(facts)
@@ -151,10 +175,35 @@ def _compiler():
         facts["threading layer"] = _threading_layer()
         facts["kernel cache"] = f"{device.CACHE}, {cached(device.CACHE)} kernels" if device.CACHE else \
             "no folder can be written: kernels are compiled each time; TINYATTN_CACHE names another folder"
-    status = device.cuda_status()
+    return facts
+
+
+def _cuda():
+    """What `python -m tinyattn.cuda` says. The simulator would hide the card and the compiler from it."""
+    import numba
+
+    from ..cuda import memory
+    environment = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]).strip(os.pathsep)
+    try:
+        done = subprocess.run([sys.executable, "-m", "tinyattn.cuda"], env=environment, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=PATIENCE)
+        facts = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        facts = {"cuda": f"unknown: the driver has not answered for {PATIENCE} s; nvidia-smi or a restart may tell more"}
+    except (OSError, ValueError):
+        facts = {"cuda": f"unknown: the process that asked the driver ended with {done.returncode}: {_last_line(done.stderr)}"}
+    simulated = bool(numba.config.ENABLE_CUDASIM)
+    status = "simulated" if simulated else facts["cuda"]
     facts["cuda"] = status + {"absent": " (no card or no driver; everything runs on the cpu)",
                               "simulated": " (NUMBA_ENABLE_CUDASIM: slow, for trying kernels out)"}.get(status, "")
+    facts["cuda simulator"] = "on" if simulated else "off; NUMBA_ENABLE_CUDASIM=1 turns it on, for trying kernels out without a card"
+    facts["cuda memory pool"] = "on" if memory.POOL else "off; TINYATTN_CUDA_POOL=1 turns it on"
     return facts
+
+
+def _last_line(text):
+    return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
 def _threading_layer():

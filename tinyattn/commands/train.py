@@ -46,7 +46,8 @@ def _command(cls):
             device.set_num_threads(values["threads"])
         if "attention" in values:
             values["attention"] = absolute_mechanism(values["attention"])
-        return _Training(cls, values, given(ctx)).run()
+        with device.default_device(values["device"]):
+            return _Training(cls, values, given(ctx)).run()
 
     command = click.command(cls.name, help=f"Train {cls.help}.")(_more(run))
     command.params = [*system_options(cls.Options), *data_options(cls), *setting_options(cls.Training), *command.params]
@@ -170,7 +171,7 @@ class _Training:
         report = Reporter(title)
         try:
             return train.train(system, config, folder, resume, report, self.values["stop_at"], report.say,
-                               self.values["compiled"] and self.values["device"] == "cpu")
+                               self.values["compiled"])
         finally:
             report.close()
 

@@ -19,7 +19,8 @@ What a kernel must not say: `min` and `max` need a card even to compile (write `
 a literal widens the arithmetic, since Numba computes float32 * 2 in float64 (write `x.dtype.type(2)`). Two shared
 arrays made on one line are one array in the simulator. No fast-math: on CUDA any flag means all of them.
 """
-from .arrays import add_to, flat, full, number, on_card, place, reshaped, zeros
+from . import memory  # with TINYATTN_CUDA_POOL=1 it stands between Numba and the driver before either is asked
+from .arrays import add_to, flat, follow, full, number, on_card, place, reshaped, zeros
 from .kernel import (
     ANY,
     CAPABILITIES,
@@ -39,5 +40,5 @@ from .kernel import (
 )
 
 __all__ = ["ANY", "CAPABILITIES", "FLOATS", "NUMBERS", "SIMULATED", "THREADS", "CudaKernel", "add_to", "cuda",
-           "cuda_function", "cuda_kernel", "exp", "flat", "full", "log", "number", "on_card", "place", "reshaped", "sqrt",
-           "tanh", "threads_for", "zeros"]
+           "cuda_function", "cuda_kernel", "exp", "flat", "follow", "full", "log", "memory", "number", "on_card", "place",
+           "reshaped", "sqrt", "tanh", "threads_for", "zeros"]

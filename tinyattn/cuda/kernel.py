@@ -86,10 +86,10 @@ def _inlined(function):
 # ---------------------------------------------------------------------------------------------------------------------
 class CudaKernel:
     """A CUDA kernel: a plain function of one thread, and the argument types that it may be launched with."""
-    registry = {}  # "binary.add" -> kernel: what `ptx_report` compiles
+    registry = {}  # "binary.add" -> kernel: what `tinyattn ptx` compiles
 
-    def __init__(self, function, signatures):
-        self.function, self.signatures = function, signatures
+    def __init__(self, function, signatures, spills=""):
+        self.function, self.signatures, self.spills = function, signatures, spills
         self.name = f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__.strip('_').removesuffix('_cuda')}"
         self.__doc__, self.__name__ = function.__doc__, function.__name__
         self._allowed, self._built = {_kinds(s) for s in signatures}, None
@@ -136,10 +136,12 @@ class CudaKernel:
             self._built[grid](*arguments)
 
 
-def cuda_kernel(arguments, types=FLOATS):
-    """Decorate a function of one thread as a kernel for arguments of these Numba types, with each of `types` for T."""
+def cuda_kernel(arguments, types=FLOATS, spills=""):
+    """Decorate a function of one thread as a kernel for arguments of these Numba types, with each of `types` for T.
+
+    spills: why it may spill registers to memory or keep an array there. `tinyattn ptx` fails where one does without it."""
     signatures = tuple(dict.fromkeys(_expand(arguments, t) for t in types))
-    return lambda function: CudaKernel(function, signatures)
+    return lambda function: CudaKernel(function, signatures, spills)
 
 
 def _expand(arguments, t):

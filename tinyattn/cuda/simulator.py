@@ -4,6 +4,9 @@ import threading
 
 import numpy as np
 
+shared_array = np.empty   # what a kernel is given as a shared array; `checker.py` puts another in its place
+all_at_barriers = False   # is it an error if a thread ends while others wait at a barrier?
+
 
 def mend():
     """What Numba's simulator does otherwise than a card. Its arrays refuse shape[-1] on the host. And threads that ask
@@ -16,13 +19,13 @@ def mend():
     def array(shared, shape, dtype):
         line = sys._getframe(1)
         dtype = np.dtype(getattr(dtype, "name", dtype))  # NumPy's type or Numba's
-        return shared._allocations.setdefault((line.f_code.co_filename, line.f_lineno), np.empty(shape, dtype))
+        return shared._allocations.setdefault((line.f_code.co_filename, line.f_lineno), shared_array(shape, dtype))
 
     class Thread(BlockThread):
         """It says by `stopped` when it is at a barrier or at its end, and at a barrier waits for `go`."""
         def __init__(thread, *arguments):
             super().__init__(*arguments)
-            thread.go, thread.ended = threading.Semaphore(0), False
+            thread.go, thread.ended, thread.passed = threading.Semaphore(0), False, 0
 
         def run(thread):
             super().run()
@@ -32,6 +35,7 @@ def mend():
         def syncthreads(thread):
             thread._manager.stopped.release()
             thread.go.acquire()
+            thread.passed += 1
             if thread.abort:
                 raise RuntimeError("another thread of the block has failed")
 
@@ -63,4 +67,10 @@ def _run_block(make, manager, block, arguments):
                     other.abort = True
                     other.go.release()
                 raise thread.exception[0].with_traceback(thread.exception[1])
-        alive = [thread for thread in alive if not thread.ended]
+        waiting = [thread for thread in alive if not thread.ended]
+        if all_at_barriers and 0 < len(waiting) < len(alive):
+            for other in waiting:
+                other.abort = True
+                other.go.release()
+            raise AssertionError(f"a barrier is reached by {len(waiting)} of {len(alive)} threads of block {block[0]}")
+        alive = waiting

@@ -88,7 +88,7 @@ class Recurrent(Module, abstract=True):
         who = type(self).__name__
         if x.ndim != 3 or x.shape[2] != self.inputs:
             raise ShapeError(f"{who}: expected x (B,T,I) with I = {self.inputs}, got {x.shape}")
-        lengths = _lengths(who, lengths, x.shape)
+        lengths = _lengths(who, lengths, x)
         first = self._first(who, x, state)
         passes, outputs, finals = list(self._passes()), [], []
         for i, (layer, suffix, reverse) in enumerate(passes):
@@ -262,13 +262,14 @@ def _join(outputs):
     return outputs[0] if len(outputs) == 1 else functional.concat(outputs, -1)
 
 
-def _lengths(who, lengths, shape):
+def _lengths(who, lengths, x):
     """lengths (B,) as an integer Tensor, or None."""
     if lengths is None:
         return None
-    lengths = lengths if isinstance(lengths, Tensor) else Tensor(lengths if isinstance(lengths, np.ndarray) else np.asarray(lengths))
-    if lengths.dtype.kind != "i" or lengths.shape != shape[:1]:
-        raise ShapeError(f"{who}: expected integer lengths (B,) = ({shape[0]},) for x (B,T,I) = {shape}, got "
+    if not isinstance(lengths, Tensor):
+        lengths = Tensor(lengths if isinstance(lengths, np.ndarray) else np.asarray(lengths), device=x.device)
+    if lengths.dtype.kind != "i" or lengths.shape != x.shape[:1]:
+        raise ShapeError(f"{who}: expected integer lengths (B,) = ({x.shape[0]},) for x (B,T,I) = {x.shape}, got "
                          f"{lengths.dtype} {lengths.shape}")
     return lengths
 

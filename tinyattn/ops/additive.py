@@ -16,8 +16,11 @@ import numpy as np
 from numba import prange
 
 from ..autograd import Op
+from ..cuda import SIMULATED, cuda, cuda_kernel, flat, threads_for, zeros
+from ..cuda import tanh as cuda_tanh
 from ..device import empty, kernel, launch
 from .broadcast import ShapeError
+from .reduce import sum_cuda
 from .shared import exp_expm1, expm1, first_row, tanh
 from .softmax import check_float
 
@@ -34,15 +37,26 @@ class AdditiveScores(Op):
     tex = r"{v}^\top \tanh({q}_t + {k}_s)"
 
     def cpu(self, q, k, v):
+        self.check(q, k, v)
+        e = empty((q.shape[0], q.shape[1], k.shape[1]), q.dtype)
+        args = (np.ascontiguousarray(q), np.ascontiguousarray(k), np.ascontiguousarray(v), e)
+        launch(_cost(e, q), _scores, (*args, 0, CHUNKS), _scores_chunks, args)
+        return e
+
+    def cuda(self, q, k, v):
+        self.check(q, k, v)
+        (B, T, D), S = q.shape, k.shape[1]
+        e, rows = empty((B, T, S), q.dtype, "cuda"), threads_for(T, ROWS)
+        blocks = B * -(-T // rows) * -(-S // SPAN)
+        _scores_cuda[blocks, THREADS](flat(q), flat(k), flat(v), flat(e), T, S, D, rows)
+        return e
+
+    def check(self, q, k, v):
         check_float(self.name, q)
         if q.ndim != 3 or k.ndim != 3 or v.ndim != 1 or q.shape[0] != k.shape[0] or not q.shape[2] == k.shape[2] == v.shape[0]:
             raise ShapeError(f"{self.name}: expected q (B, T, D), k (B, S, D), v (D,), got q {q.shape}, k {k.shape}, v {v.shape}")
         if not q.dtype == k.dtype == v.dtype:
             raise TypeError(f"{self.name}: q, k and v must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
-        e = empty((q.shape[0], q.shape[1], k.shape[1]), q.dtype)
-        args = (np.ascontiguousarray(q), np.ascontiguousarray(k), np.ascontiguousarray(v), e)
-        launch(_cost(e, q), _scores, (*args, 0, CHUNKS), _scores_chunks, args)
-        return e
 
     def cpu_grad(self, g, e, q, k, v):
         dq, dk, dv = empty(q.shape, q.dtype), empty(k.shape, k.dtype), np.zeros((CHUNKS, len(v)), v.dtype)
@@ -50,6 +64,24 @@ class AdditiveScores(Op):
         launch(2 * _cost(e, q), _scores_grad, (*args, 0, CHUNKS), _scores_grad_chunks, args)
         need_q, need_k, need_v = self.needs
         return dq if need_q else None, dk if need_k else None, dv.sum(axis=0) if need_v else None
+
+    def cuda_grad(self, g, e, q, k, v):
+        (B, T, D), S, kind = q.shape, k.shape[1], q.dtype
+        if 0 in (B, T, S, D):
+            return tuple([zeros(x.shape, kind) for x in (q, k, v)])
+        tiles, columns = -(-T // TILE), -(-D // FEATURES)
+        each = -(-tiles // min(PARTS, -(-BLOCKS // (B * columns)))) * TILE  # queries of a part
+        parts = -(-T // each)
+        dq, dk, dv = (empty(x.shape, kind, "cuda") for x in (q, k, v))
+        dk_parts = dk if parts == 1 else empty((parts, *k.shape), kind, "cuda")
+        dv_parts = dv if parts * B == 1 else empty((parts * B, D), kind, "cuda")
+        _scores_grad_cuda[B * columns * parts, FEATURES * WARPS](
+            flat(g), flat(q), flat(k), flat(v), flat(dq), flat(dk_parts), flat(dv_parts), T, S, D, parts, each)
+        if parts > 1:
+            sum_cuda(flat(dk_parts), flat(dk), 1, parts, k.size)
+        if parts * B > 1:
+            sum_cuda(flat(dv_parts), flat(dv), 1, parts * B, D)
+        return dq, dk, dv
 
     def composed(self, q, k, v):
         (B, T, D), S = q.shape, k.shape[1]
@@ -239,3 +271,152 @@ def _grad_tanh(g, q, k, dq, dk, dv):
                 dq[t, d] += h
                 dk[s, d] += h
                 dv[d] += a * y
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the same on a card: flat arrays
+# ---------------------------------------------------------------------------------------------------------------------
+THREADS = 4 if SIMULATED else 256   # of a block of scores, which has
+ROWS = 2 if SIMULATED else 16       # queries at most,
+COLUMNS = 2 if SIMULATED else 16    # threads for the keys of each,
+KEYS = 2 if SIMULATED else 4        # keys a thread,
+SPAN = COLUMNS * KEYS               # so these keys,
+DEPTH = 4 if SIMULATED else 32      # and so many features of all of them in shared memory,
+PITCH = DEPTH + 1                   # in rows that begin in different banks of it
+FEATURES = 2 if SIMULATED else 32   # a block of gradients has so many features, one a thread of a warp,
+WARPS = 2 if SIMULATED else 8       # so many warps,
+QUERIES = 2 if SIMULATED else 4     # and so many queries a thread
+TILE = WARPS * QUERIES              # of these at a time
+PARTS = 8                           # the queries of one b are dealt to so many blocks at most, each with a dk of its own,
+BLOCKS = 1024                       # and to no more than fill a card
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], T[::1], int64, int64, int64, int64")
+def _scores_cuda(q, k, v, e, T, S, D, rows):
+    """A block computes the scores of `rows` queries and SPAN keys of one b: thread (part, r, c) those of query r
+    with the keys c, c + COLUMNS, ...
+
+    Row r of q is wanted by COLUMNS threads and each row of k by `rows`, so the block fetches them together: for each
+    stretch of DEPTH features it puts its rows of q and k and a piece of v into shared memory, and every thread adds up
+    v tanh(q + k) along them. Where there are few queries, several threads share a score: part 0 takes the first features
+    of a stretch, part 1 the next, and at the end the parts are added in a tree.
+
+    Beyond the edges what is inside is read once more, for a load that nothing decides about need not wait for the one
+    before; and v is 0.
+    """
+    near_q = cuda.shared.array((ROWS, PITCH), q.dtype)
+    near_k = cuda.shared.array((SPAN, PITCH), q.dtype)
+    near_v = cuda.shared.array(DEPTH, q.dtype)
+    sums = cuda.shared.array((KEYS, THREADS), q.dtype)
+    n, team = cuda.threadIdx.x & THREADS - 1, rows * COLUMNS  # "&": so the compiler sees that no index is negative
+    c, r, part, parts = n % COLUMNS, n // COLUMNS & rows - 1, n // team & THREADS - 1, THREADS // team
+    first, run = part * (DEPTH // parts), DEPTH // parts
+    across, down = (S + SPAN - 1) // SPAN, (T + rows - 1) // rows
+    s0, t0 = cuda.blockIdx.x % across * SPAN, cuda.blockIdx.x // across % down * rows
+    b = cuda.blockIdx.x // (across * down)
+    from_q, from_k = b * T + t0, b * S + s0
+    total, zero = cuda.local.array(KEYS, q.dtype), q.dtype.type(0)
+    line, below = n // DEPTH, THREADS // DEPTH
+    for j in range(KEYS):
+        total[j] = zero
+    for left in range(0, D, DEPTH):
+        d = n % DEPTH
+        at = left + d if left + d < D else D - 1
+        for i in range(ROWS // below):
+            row = line + i * below
+            near_q[row, d] = q[np.uint64((from_q + (row if row < rows and t0 + row < T else 0)) * D + at)]
+        for i in range(SPAN // below):
+            row = line + i * below
+            near_k[row, d] = k[np.uint64((from_k + (row if s0 + row < S else 0)) * D + at)]
+        if n < DEPTH:
+            near_v[d] = v[at] if left + d < D else zero
+        cuda.syncthreads()
+        for i in range(0, run if left + first + run < D else D - left - first, 2):
+            for odd in range(2):
+                d = (first + i & DEPTH - 2) + odd
+                here, factor = near_q[r, d], near_v[d]
+                for j in range(KEYS):
+                    total[j] += factor * cuda_tanh(here + near_k[c + j * COLUMNS, d])
+        cuda.syncthreads()
+    for j in range(KEYS):
+        sums[j, n] = total[j]
+    cuda.syncthreads()
+    step = parts // 2
+    while step > 0:
+        if part < step:
+            for j in range(KEYS):
+                sums[j, n] += sums[j, n + step * team]
+        cuda.syncthreads()
+        step //= 2
+    if part == 0 and t0 + r < T:
+        for j in range(KEYS):
+            if s0 + c + j * COLUMNS < S:
+                e[(from_q + r) * S + s0 + c + j * COLUMNS] = sums[j, n]
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], T[::1], T[::1], T[::1], T[::1], int64, int64, int64, int64, int64")
+def _scores_grad_cuda(g, q, k, v, dq, dk, dv, T, S, D, parts, each):
+    """A block works on FEATURES features of one b, and on one part of its queries, `each` many; thread (r, lane) on
+    feature d = lane of the block's, and on the queries r, r + WARPS, ... of TILE queries at a time.
+
+    WARPS keys at a time, with their g, are put into shared memory. For each, with y = tanh(q + k) computed again:
+    dq[t] += v g (1 - y^2) and dv += g y stay with the thread that owns t and d. dk[s] adds up over the queries of all
+    warps: each leaves its share in shared memory, all wait, and warp r adds the shares of key r. Each part of the queries
+    has its own dk, and with each b its own dv. Beyond the edges what is inside is read once more, and g is 0.
+    """
+    near_g = cuda.shared.array((TILE, WARPS), q.dtype)
+    near_k = cuda.shared.array((WARPS, FEATURES), q.dtype)
+    shares = cuda.shared.array((WARPS, WARPS, FEATURES), q.dtype)
+    n, columns = cuda.threadIdx.x & FEATURES * WARPS - 1, (D + FEATURES - 1) // FEATURES
+    lane, r, c, row = n % FEATURES, n // FEATURES, n % WARPS, n // WARPS
+    d, part = cuda.blockIdx.x % columns * FEATURES + lane, cuda.blockIdx.x // columns % parts
+    b = cuda.blockIdx.x // (columns * parts)
+    zero, one = q.dtype.type(0), q.dtype.type(1)
+    inside, to_v = d < D, zero
+    d = d if inside else D - 1
+    factor = v[d]
+    own = cuda.local.array(QUERIES, q.dtype)
+    to_q = cuda.local.array(QUERIES, q.dtype)
+    first = part * each
+    last = first + each if first + each < T else T
+    for t0 in range(first, last, TILE):
+        for j in range(QUERIES):
+            t = t0 + r + j * WARPS
+            own[j] = q[np.uint64((b * T + (t if t < last else first)) * D + d)]
+            to_q[j] = zero
+        for s0 in range(0, S, WARPS):
+            for i in range(TILE // FEATURES):
+                t, s = row + i * FEATURES, s0 + c
+                a = g[np.uint64((b * T + (t0 + t if t0 + t < last else first)) * S + (s if s < S else 0))]
+                near_g[t, c] = a if t0 + t < last and s < S else zero
+            at = (b * S + (s0 + r if s0 + r < S else 0)) * D + d
+            near_k[r, lane] = k[np.uint64(at)]
+            cuda.syncthreads()
+            for i in range(WARPS):
+                key, share = near_k[i, lane], zero
+                for j in range(QUERIES):
+                    y, a = cuda_tanh(own[j] + key), near_g[r + j * WARPS, i]
+                    slope = a * (one - y * y)
+                    to_q[j] += slope
+                    to_v += a * y
+                    share += slope
+                shares[r, i, lane] = share
+            cuda.syncthreads()
+            if s0 + r < S and inside:
+                total = zero
+                for i in range(WARPS):
+                    total += shares[i, r, lane]
+                before = zero if t0 == first else dk[part * k.size + at]
+                dk[part * k.size + at] = before + factor * total
+        for j in range(QUERIES):
+            t = t0 + r + j * WARPS
+            if t < last and inside:
+                dq[(b * T + t) * D + d] = factor * to_q[j]
+    cuda.syncthreads()
+    shares[r, 0, lane] = to_v
+    cuda.syncthreads()
+    if r == 0 and inside:
+        total = zero
+        for i in range(WARPS):
+            total += shares[i, 0, lane]
+        dv[(b * parts + part) * D + d] = total

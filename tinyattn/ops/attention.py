@@ -6,7 +6,8 @@ r"""Scaled dot-product attention as one node, without the T x S matrix of weight
 
 Memory beyond inputs and output is O(T): the sums run over tiles of keys, and what is kept for the backward pass is the
 log-sum-exp of each query, L_t = log sum_s e^e[t,s]. From it each weight can be had again, w[t,s] = e^(e[t,s] - L_t), so
-the backward pass computes the tiles a second time instead of remembering them. The loops are in `attention_loops.py`.
+the backward pass computes the tiles a second time instead of remembering them. The loops are in `attention_loops.py`,
+the same by blocks of threads on a card in `attention_cuda.py`.
 
 Dao et al. 2022, "FlashAttention"; Milakov and Gimelshein 2018 (the running sum); Vaswani et al. 2017 (the formula).
 """
@@ -17,13 +18,15 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from ..autograd import Op, no_grad
+from ..cuda import SIMULATED, flat, on_card, zeros
 from ..device import empty, launch
+from . import attention_cuda as grids
 from . import attention_loops as loops
 from .broadcast import ShapeError
 from .matmul import matmul
 from .softmax import check_float
 
-NO_MASK = np.zeros((0, 0), np.bool_)
+NO_MASK, NOTHING = np.zeros((0, 0), np.bool_), np.zeros(1, np.bool_)  # the second for a card, where nobody reads it
 NO_BIAS = {"f": np.zeros((0, 0), np.float32), "d": np.zeros((0, 0), np.float64)}
 
 
@@ -80,6 +83,28 @@ class Attention(Op):
             grads += [None, self._bias_gradient(g.reshape(o.shape), q, k, v, mask, bias)]
         return tuple(grads[i] if need else None for i, need in enumerate(self.needs))
 
+    def cuda(self, q, k, v, mask=None, bias=None):
+        (batch, T, S, _, E), *_ = self._checked(q, k, v, mask, bias)
+        o, high = empty((*batch, T, E), q.dtype, "cuda"), empty((2, math.prod(batch), T), q.dtype, "cuda")
+        if self.recorded:
+            self.saved = high
+        if S == 0 or o.size == 0:
+            return zeros(o.shape, o.dtype)
+        grids.forward(self._on_card(q, k, v, mask, bias), o, high)
+        return o
+
+    def cuda_grad(self, g, o, q, k, v, mask=None, bias=None):
+        (batch, T, S, D, E), *_ = self._checked(q, k, v, mask, bias)
+        shapes = [(*batch, *ends) for ends in ((T, D), (S, D), (S, E), (), (T, S))]
+        idle = 0 in (math.prod(batch), T, S, E)
+        grads = [None] * 5
+        for i, need in enumerate(self.needs):
+            if need:  # a causal mask: the grid leaves out keys that are hidden, so the slopes of their bias must be 0 before
+                grads[i] = zeros(shapes[i], q.dtype) if idle or i == 4 and self.causal else empty(shapes[i], q.dtype, "cuda")
+        if not idle:
+            grids.backward(self._on_card(q, k, v, mask, bias), D, self.saved, g, o, grads)
+        return tuple(grads[:len(self.needs)])
+
     def composed(self, q, k, v, mask=None, bias=None):
         return attention_weights(q, k, mask, self.scale, self.causal, bias, v.shape[:-2]) @ v
 
@@ -92,9 +117,9 @@ class Attention(Op):
         with no_grad():
             return attention_weights(q, k, mask, self.scale, self.causal, bias, v.shape[:-2])
 
-    # -- from arrays to the arguments of the loops -------------------------------------------------------------------
-    def _arguments(self, q, k, v, mask, bias):
-        """(arguments that forward and backward share, sizes), checked. See `attention_loops` for what they are."""
+    # -- from arrays to the arguments of the loops and grids ---------------------------------------------------------
+    def _checked(self, q, k, v, mask, bias):
+        """What `_plan` says, if the dtypes fit too."""
         for x, name in ((q, "q"), (k, "k"), (v, "v"), (bias, "bias")):
             if x is not None and (x.dtype is not q.dtype and x.dtype != q.dtype or name == "q"):
                 check_float(self.name, x)
@@ -103,13 +128,27 @@ class Attention(Op):
                                     f"for {name}, {x.dtype}")
         if mask is not None and mask.dtype != np.bool_:
             raise TypeError(f"{self.name}: a mask is boolean, True = may be attended to; got {mask.dtype}")
-        sizes, plan, mask_shape, bias_shape = _plan(q.shape, k.shape, v.shape, None if mask is None else mask.shape,
-                                                    None if bias is None else bias.shape)
-        scale = self.scale if self.scale is not None else 1 / math.sqrt(max(sizes[3], 1))
+        return _plan(q.shape, k.shape, v.shape, None if mask is None else mask.shape,
+                     None if bias is None else bias.shape)
+
+    def _factor(self, q):
+        return q.dtype.type(self.scale if self.scale is not None else 1 / math.sqrt(max(q.shape[-1], 1)))
+
+    def _arguments(self, q, k, v, mask, bias):
+        """(arguments that forward and backward share, sizes), checked. See `attention_loops` for what they are."""
+        sizes, plan, mask_shape, bias_shape = self._checked(q, k, v, mask, bias)
         return (_plain(q, (-1, *q.shape[-2:])), _matrices(k), _matrices(v),
                 NO_MASK if mask is None else _rows(mask, mask_shape),
                 NO_BIAS[q.dtype.char] if bias is None else _rows(bias, bias_shape),
-                plan, q.dtype.type(scale), self.causal), sizes
+                plan, self._factor(q), self.causal), sizes
+
+    def _on_card(self, q, k, v, mask, bias):
+        """The same for `attention_cuda`."""
+        sizes, plan, *_ = self._checked(q, k, v, mask, bias)
+        plan = grids.plan_on_card(plan, sizes, self.causal, None if mask is None else mask.shape,
+                                  None if bias is None else bias.shape)
+        return (flat(q), flat(k), flat(v), on_card(NOTHING) if mask is None else flat(mask),
+                flat(q if bias is None else bias), plan, self._factor(q))
 
     def _cost(self, B, T, S, depth, q):
         """Rough nanoseconds: products along `depth` and an exponential for each score, and each key and value read."""
@@ -141,7 +180,8 @@ class Attention(Op):
         yield {**plain, "scale": 0.7}, (*qkv((2, 3, 2), (2, 3, 2), (2, 3, 1)), bools(0.5, 2, 3, 3), qkv((3, 1))[0])
         yield causal, qkv((5, 2), (3, 2), (3, 4))
         yield plain, (*qkv((1, 2, 3), (2, 1, 4, 3), (4, 2)), bools(0, 2, 1, 1, 4))
-        yield {"scale": -1.0, "causal": True}, (*qkv((2, 70, 3), (1, 270, 3), (2, 270, 2)), bools(0.8, 70, 270))
+        if not SIMULATED:  # several tiles; simulated ones are smaller, and tests/on_card has its own cases for them
+            yield {"scale": -1.0, "causal": True}, (*qkv((2, 70, 3), (1, 270, 3), (2, 270, 2)), bools(0.8, 70, 270))
         yield causal, (*qkv((2, 2, 3), (2, 4, 3), (2, 4, 3)), None, *qkv((2, 2, 4)))
         yield plain, tuple(np.array(x)[:, None] for x in ([100.0, -1.0], [100.0, 99.0, -100.0], [1.0, 3.0, 7.0]))
         for shapes in [((0, 2, 3), (0, 4, 3), (0, 4, 2)), ((2, 3), (0, 3), (0, 2)), ((0, 3), (2, 3), (2, 1)),

@@ -16,18 +16,23 @@ node an operation they would cost more to call than to compute. Here one kernel 
             gates = c @ C^T + s @ U^T         (rows, 3N), then as in `gru.py`
 
 The weights alpha are kept for the backward pass, B T S numbers; the tanh of B T S A are computed again. The gradients of
-W_q, C and U are one large product each over all B T steps.
+W_q, C and U are one large product each over all B T steps. On a card a block takes the place of a chunk; its kernels stand
+in `recurrent_cuda.py`.
 """
 import numpy as np
 from numba import prange
 
 from ..autograd import Op, scope
+from ..cuda import flat, on_card
 from ..device import Code, call, empty, kernel, launch
 from .additive import AdditiveScores
 from .broadcast import ShapeError
 from .gru import GRUScan
-from .matmul import Affine, matmul_into, rows_of
-from .recurrent import chunk_rows
+from .matmul import Affine, matmul_cuda, matmul_into, rows_of
+from .recurrent import chunk_rows, of_weights_on_card
+from .recurrent_cuda import _decoder_back_cuda, _decoder_cuda, lanes_for, rows_for
+from .reduce import sum_cuda
+from .shape import permuted
 from .shared import exp_below, pack, product, row_max, row_sum, sigmoid, tanh
 from .softmax import check_float
 
@@ -59,6 +64,19 @@ class AttentionDecoder(Op):
                 *map(np.ascontiguousarray, (h, k)), mask, *map(np.ascontiguousarray, (w_q, v, w_c, w_hh)), before, contexts,
                 q, alpha, gates, inner, self.reset == "after", self.update == "keep", chunk_rows(b))
         launch(_cost(b, t, s, n, a, e), _forward, args, _forward_parallel, args)
+        if self.recorded:
+            self.saved = mask, q, alpha, gates, inner
+        return before, contexts
+
+    def cuda(self, x, s0, h, k, w_q, v, w_c, w_hh, mask):
+        (b, t, s, n, a, e), mask = self.checked(x, s0, h, k, w_q, v, w_c, w_hh, mask)
+        shapes = (b, t, n), (b, t, e), (b, n), (b, t, a), (b, t, s), (b, t, 3, n), (b, t, n)
+        before, contexts, state, q, alpha, gates, inner = [empty(shape, x.dtype, "cuda") for shape in shapes]
+        rows, blocks = rows_for(b)
+        u_q, u_c, u_hh = [permuted(w, (1, 0)) for w in (w_q, w_c, w_hh)]
+        arrays = x, s0, h, k, mask, u_q, v, u_c, u_hh, before, contexts, state, q, alpha, gates, inner
+        _decoder_cuda[blocks, lanes_for(max(3 * n, a, e))](*map(flat, arrays), rows, b, t, s, n, a, e,
+                                                           int(self.reset == "after"), int(self.update == "keep"))
         if self.recorded:
             self.saved = mask, q, alpha, gates, inner
         return before, contexts
@@ -96,6 +114,28 @@ class AttentionDecoder(Op):
         grads = at_x, at_s, at_h, at_k, at_wq, at_v.sum(axis=0), at_wc, at_whh, None
         return tuple([grad if need else None for grad, need in zip(grads, self.needs, strict=True)])
 
+    def cuda_grad(self, g, y, x, s0, h, k, w_q, v, w_c, w_hh, mask):
+        mask, q, alpha, gates, inner = self.saved
+        before, contexts = y
+        (b, t, n), (s, a, e), after = before.shape, (*k.shape[1:], h.shape[2]), self.reset == "after"
+        shapes = (b, n), (b, t, 3 * n), (b, t, e), (b, t, a), (b, s, a), (b, a), (b, n), (b, s)
+        at_s, at_x, at_c, at_q, at_k, at_v, at_inner, slopes = [empty(shape, x.dtype, "cuda") for shape in shapes]
+        at_u = empty(at_x.shape, x.dtype, "cuda") if after else at_x  # at the products with w_hh
+        arrays = (*g, h, k, mask, w_q, v, w_c, w_hh, before, q, alpha, gates, inner, at_s, at_x, at_u, at_c, at_q, at_k, at_v,
+                  at_inner, slopes)
+        rows, blocks = rows_for(b)
+        _decoder_back_cuda[blocks, lanes_for(max(3 * n, a, e))](*map(flat, arrays), rows, b, t, s, n, a, e, int(after),
+                                                                int(self.update == "keep"))
+        need = dict(zip(self.input_names, self.needs, strict=True))
+        sum_v = empty(a, x.dtype, "cuda") if need["v"] else None
+        if need["v"]:
+            sum_cuda(flat(at_v), flat(sum_v), 1, b, a)
+        return (at_x if need["x"] else None, at_s if need["s0"] else None,
+                matmul_cuda(alpha, at_c, turned_a=True) if need["h"] else None, at_k if need["k"] else None,
+                of_weights_on_card(at_q, before) if need["w_q"] else None, sum_v,
+                of_weights_on_card(at_x, contexts) if need["w_c"] else None,
+                of_weights_on_card(at_u, before, None if after else inner) if need["w_hh"] else None, None)
+
     def checked(self, x, s0, h, k, w_q, v, w_c, w_hh, mask):
         """(B, T, S, N, A, E) and the mask as (B,S), or ShapeError or TypeError."""
         check_float(self.name, x)
@@ -105,7 +145,7 @@ class AttentionDecoder(Op):
                             f"{', '.join(f'{name} {array.dtype}' for name, array in given.items())}")
         if mask is not None and mask.dtype != np.bool_:
             raise TypeError(f"{self.name}: a mask is boolean, True = may be attended to; got {mask.dtype}")
-        (b, t), n, (a, e) = x.shape[:2], s0.shape[-1], (len(v), h.shape[-1])
+        (b, t), n, (a, e) = x.shape[:2], s0.shape[-1], (v.shape[-1], h.shape[-1])
         s = h.shape[1] if h.ndim == 3 else -1
         shapes = [(b, t, 3 * n), (b, n), (b, s, e), (b, s, a), (a, n), (a,), (3 * n, e), (3 * n, n)]
         if [array.shape for array in given.values()] != shapes or mask is not None and mask.shape != (b, 1, s):
@@ -113,7 +153,12 @@ class AttentionDecoder(Op):
                              f"w_c (3N,E), w_hh (3N,N) and mask (B,1,S), got "
                              f"{', '.join(f'{name} {array.shape}' for name, array in given.items())}, mask "
                              f"{None if mask is None else mask.shape}")
-        mask = np.ones((b, s), np.bool_) if mask is None else np.ascontiguousarray(mask).reshape(b, s)
+        here = isinstance(x, np.ndarray)
+        if mask is None:
+            mask = np.ones((b, s), np.bool_)
+            mask = mask if here else on_card(mask)
+        elif here:
+            mask = np.ascontiguousarray(mask).reshape(b, s)
         return (b, t, s, n, a, e), mask
 
     def samples(rng):

@@ -19,9 +19,12 @@ alpha = 1 "blend" is the plain GRU.
 import numpy as np
 from numba import prange
 
+from ..cuda import flat
 from ..device import empty, kernel, launch
 from .broadcast import ShapeError
+from .gru import scan_back_on_card, scan_on_card
 from .recurrent import Scan, chunk_rows, cost, recurrent_samples
+from .reduce import sum_cuda
 from .shared import pack, product, sigmoid, tanh
 
 
@@ -56,10 +59,7 @@ class AttentionGRUScan(Scan):
 
     def cpu(self, x, alpha, h0, w_hh, b_hh, lengths):
         (b, t, d), bias, lengths = self.checked(x, h0, w_hh, b_hh, lengths)
-        if alpha.shape != (b, t):
-            raise ShapeError(f"{self.name}: expected alpha (B,T) = {(b, t)}, one number a step, got {alpha.shape}")
-        if alpha.dtype != x.dtype:
-            raise TypeError(f"{self.name}: expected floats of one type, got x {x.dtype}, alpha {alpha.dtype}")
+        self.check_alpha(x, alpha)
         steps = t if self.recorded else min(t, 1)  # without a backward pass one step's gates are enough
         hs, h, n = empty((b, t, d), x.dtype), np.array(h0, order="C"), self.gates
         gates, (inner, before) = empty((b, steps, n, d), x.dtype), [empty((b, steps, d), x.dtype) for _ in range(2)]
@@ -70,6 +70,18 @@ class AttentionGRUScan(Scan):
         if self.recorded:
             self.saved = lengths, gates, inner, before
         return hs, h
+
+    def cuda(self, x, alpha, h0, w_hh, b_hh, lengths):
+        """By the kernels of the GRU."""
+        sizes, bias, lengths = self.checked_on_card(x, h0, w_hh, b_hh, lengths)
+        self.check_alpha(x, alpha)
+        return scan_on_card(self, sizes, x, alpha, h0, w_hh, bias, lengths)
+
+    def check_alpha(self, x, alpha):
+        if alpha.shape != x.shape[:2]:
+            raise ShapeError(f"{self.name}: expected alpha (B,T) = {x.shape[:2]}, one number a step, got {alpha.shape}")
+        if alpha.dtype != x.dtype:
+            raise TypeError(f"{self.name}: expected floats of one type, got x {x.dtype}, alpha {alpha.dtype}")
 
     def composed(self, x, alpha, h0, w_hh, b_hh, lengths):
         d, n = h0.shape[1], self.gates
@@ -106,6 +118,15 @@ class AttentionGRUScan(Scan):
         parts = (at_x[:, :, :open_], before), ((at_inner, before) if after else (at_x[:, :, open_:], inner))
         grad_w, grad_b = self.weight_gradients(need_w, need_b, *parts)
         return at_x if need_x else None, at_alpha if need_a else None, at_h if need_h else None, grad_w, grad_b, None
+
+    def cuda_grad(self, g, y, x, alpha, h0, w_hh, b_hh, lengths):
+        at_x, products, at_h, at_u, before, inner = scan_back_on_card(self, g, alpha, w_hh)
+        need_x, need_a, need_h, need_w, need_b = self.needs[:5]
+        at_alpha = empty(alpha.shape, x.dtype, "cuda") if need_a else None
+        if need_a:
+            sum_cuda(flat(products), flat(at_alpha), alpha.size, h0.shape[1], 1)
+        grad_w, grad_b = self.weight_gradients_on_card(need_w, need_b, at_u, before, inner)
+        return at_x if need_x else None, at_alpha, at_h if need_h else None, grad_w, grad_b, None
 
     def samples(rng):
         kinds = [("replace", "after", None), ("blend", "after", "keep"), ("replace", "before", None),

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from ..autograd import Op
-from ..cuda import cuda, cuda_kernel, flat
+from ..cuda import SIMULATED, cuda, cuda_kernel, flat
 from ..device import empty, kernel, to_device
 from .broadcast import ShapeError
 from .index import Embedding, check_range
@@ -68,6 +68,17 @@ class Bag(Op):
             d_share = np.zeros(share.shape, share.dtype)
             _bag_grad_share(g, np.ascontiguousarray(table), ids, kinds, nil, d_share)
         return d_table, None, d_share, None
+
+    def cuda_grad(self, g, y, table, ids, share, kinds):
+        need_table, _, need_share, _ = self.needs
+        words = to_device(ids, "cpu").ravel()
+        n, at = np.divmod(np.arange(words.size), max(ids.shape[-1], 1))  # word by word: its sentence, its place there
+        if kinds is not None:
+            at = to_device(kinds, "cpu").ravel()[n] * ids.shape[-1] + at
+        if self.nil is not None:
+            words, n, at = (numbers[words != self.nil] for numbers in (words, n, at))
+        return (sums_of_products(share, g, words, at, n, table.shape) if need_table else None, None,
+                sums_of_products(table, g, at, words, n, share.shape) if need_share else None, None)
 
     def composed(self, table, ids, share, kinds):
         words = Embedding(self.nil)(table, ids)                            # (..., J, D)
@@ -181,3 +192,42 @@ def _bag_cuda(table, ids, share, kinds, out, words, width, nil, shares):
                 x = table[row * width + d]
                 total += x * share[(first + j) * width + d] if shares > 0 else x
         out[e] = total
+
+
+LANES, COLUMNS = (2, 4) if SIMULATED else (8, 32)
+
+
+def sums_of_products(a, g, rows, left, right, shape):
+    """A new device array of `shape`, seen as rows of D elements: to row rows[s] is added row left[s] of a times row
+    right[s] of g, for each s; without `a` just the latter. rows, left and right are arrays of the host."""
+    out, order = empty(shape, g.dtype, "cuda"), np.argsort(rows, kind="stable")
+    starts = np.searchsorted(rows[order], np.arange(math.prod(shape[:-1]) + 1))
+    left, right, starts = (flat(to_device(numbers, "cuda")) for numbers in (left[order], right[order], starts))
+    blocks = math.prod(shape[:-1]) * -(-shape[-1] // COLUMNS)
+    _sums_of_products_cuda[blocks, LANES * COLUMNS](
+        flat(g if a is None else a), flat(g), left, right, starts, flat(out), shape[-1], int(a is not None))
+    return out
+
+
+@cuda_kernel("T[::1], T[::1], int64[::1], int64[::1], int64[::1], T[::1], int64, int64")
+def _sums_of_products_cuda(a, g, left, right, starts, out, width, weighed):
+    """out[r, d] = sum_s a[left[s], d] g[right[s], d] for s from starts[r] to starts[r + 1].
+
+    A block owns COLUMNS elements of row r, so nothing is atomic. Its thread (lane, c) adds up every LANES-th s of column
+    c, so that also the row of a frequent word is soon done; then the sums of the lanes are added up, always in one order.
+    """
+    sums = cuda.shared.array((LANES, COLUMNS), g.dtype)
+    lane, c = cuda.threadIdx.x // COLUMNS, cuda.threadIdx.x % COLUMNS
+    tiles = (width + COLUMNS - 1) // COLUMNS
+    row = cuda.blockIdx.x // tiles
+    d, total = (cuda.blockIdx.x - row * tiles) * COLUMNS + c, g.dtype.type(0)
+    if d < width:
+        for s in range(starts[row] + lane, starts[row + 1], LANES):
+            x = g[right[s] * width + d]
+            total += a[left[s] * width + d] * x if weighed != 0 else x
+    sums[lane, c] = total
+    cuda.syncthreads()
+    if lane == 0 and d < width:
+        for k in range(1, LANES):
+            total += sums[k, c]
+        out[row * width + d] = total

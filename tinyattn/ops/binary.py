@@ -11,7 +11,9 @@ import numpy as np
 
 from ..autograd import Op
 from ..cuda import NUMBERS, cuda, cuda_kernel, flat, on_card, place
-from ..device import Entries, Shortcuts, empty, kernel
+from ..cuda import log as cuda_log
+from ..cuda.elementwise import elementwise, in_pairs
+from ..device import Entries, Shortcuts, empty, kernel, to_device
 from .broadcast import SAME, binary
 from .shared import offset
 
@@ -43,8 +45,19 @@ def run_cuda(name, loop, x, y):
     """The same on a card."""
     shape, plan = binary(name, x, y)
     out = empty(shape, x.dtype, "cuda")
-    loop.each(out.size)(flat(x), flat(y), flat(out), on_card(plan))
+    in_pairs(loop, out.size)(flat(x), flat(y), flat(out), on_card(plan))
     return out
+
+
+def both_grads(op, loop, g, x, y, *more):
+    """Both gradients of an op on a card, or the one that is needed, in one launch and in the shape of g."""
+    needed = [int(need) for need in op.needs]
+    grads = [empty(g.shape, g.dtype, "cuda") if need else None for need in needed]
+    if any(needed):
+        _, plan = binary(op.name, x, y)
+        to_x, to_y = (flat(grads[i] if needed[i] else grads[1 - i]) for i in range(2))  # the kernel writes what is needed
+        loop.each(g.size)(flat(g), *map(flat, more), flat(x), flat(y), on_card(plan), to_x, to_y, *needed)
+    return grads
 
 
 def broadcasting_samples(rng, positive=False):
@@ -76,6 +89,8 @@ class Add(Op):
 
     def cpu_grad(self, g, out, x, y):
         return g, g
+
+    cuda_grad = cpu_grad
 
     samples = broadcasting_samples
 
@@ -128,6 +143,12 @@ class Mul(Op):
         return (run_alike("mul", _MUL_ALIKE, _MUL, g, y) if need_x else None,
                 run_alike("mul", _MUL_ALIKE, _MUL, g, x) if need_y else None)
 
+    def cuda_grad(self, g, out, x, y):
+        need_x, need_y = self.needs
+        if need_x and need_y:
+            return both_grads(self, _mul_grad_cuda, g, x, y)
+        return run_cuda("mul", _mul_cuda, g, y) if need_x else None, run_cuda("mul", _mul_cuda, g, x) if need_y else None
+
     samples = broadcasting_samples
 
 
@@ -148,6 +169,11 @@ class Div(Op):
     def grad_y(self, g, out, x, y):
         return -g * out / y
 
+    def cuda_grad(self, g, out, x, y):
+        if self.needs[1]:
+            return both_grads(self, _div_grad_cuda, g, x, y, out)
+        return run_cuda("div", _div_cuda, g, y), None
+
     def samples(rng):
         yield from broadcasting_samples(rng, positive=True)
 
@@ -161,12 +187,17 @@ class Pow(Op):
     tex = "{{x}}^{{y}}"
 
     def cpu(self, x, y):
-        if y.dtype.kind != "f" and y.size and y.min() < 0:
-            raise ValueError(f"pow: a whole number to the power {y.min()} is no whole number; take x.float() ** y")
+        self.check(y)
         return run("pow", _POW, x, y)
 
     def cuda(self, x, y):
+        if y.dtype.kind != "f":
+            self.check(to_device(y, "cpu"))
         return run_cuda("pow", _pow_cuda, x, y)
+
+    def check(self, y):
+        if y.dtype.kind != "f" and y.size and y.min() < 0:
+            raise ValueError(f"pow: a whole number to the power {y.min()} is no whole number; take x.float() ** y")
 
     def grad_x(self, g, out, x, y):
         base = x.where((x != 0) | (y != 0), 1.0)  # 0 * 1^-1 in place of 0 * 0^-1
@@ -175,6 +206,9 @@ class Pow(Op):
     def grad_y(self, g, out, x, y):
         base = x.where(x != 0, 1.0)  # log 1 = 0: the branch that is not taken stays finite
         return g * out * base.log()
+
+    def cuda_grad(self, g, out, x, y):
+        return both_grads(self, _pow_grad_cuda, g, x, y, out)
 
     def samples(rng):
         yield from broadcasting_samples(rng, positive=True)
@@ -197,6 +231,9 @@ class Maximum(Op):
     def grad_y(self, g, out, x, y):
         return g * _share(y, out, x, y)
 
+    def cuda_grad(self, g, out, x, y):
+        return both_grads(self, _extreme_grad_cuda, g, x, y, out)
+
     samples = broadcasting_samples
 
 
@@ -215,6 +252,9 @@ class Minimum(Op):
 
     def grad_y(self, g, out, x, y):
         return g * _share(y, out, x, y)
+
+    def cuda_grad(self, g, out, x, y):
+        return both_grads(self, _extreme_grad_cuda, g, x, y, out)
 
     samples = broadcasting_samples
 
@@ -413,55 +453,91 @@ _ADD, _SUB, _MUL, _DIV, _POW, _MAXIMUM, _MINIMUM = [Entries(loop, "T[::1], T[::1
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the same on a card: one thread an element of the result, in blocks of 256 along its flat memory
+# the same on a card: the formula of one element; how threads walk over the elements stands in cuda/elementwise.py
 # ---------------------------------------------------------------------------------------------------------------------
-@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]", types=NUMBERS)
-def _add_cuda(x, y, out, plan):
-    """Thread e looks up where the operands of element e stand, and adds them."""
+@elementwise("T, T", types=NUMBERS, stretched=True)
+def _add_cuda(x, y):
+    return x + y
+
+
+@elementwise("T, T", types=NUMBERS, stretched=True)
+def _sub_cuda(x, y):
+    return x - y
+
+
+@elementwise("T, T", types=NUMBERS, stretched=True)
+def _mul_cuda(x, y):
+    return x * y
+
+
+@elementwise("T, T", stretched=True)
+def _div_cuda(x, y):
+    return x / y
+
+
+@elementwise("T, T", types=NUMBERS, stretched=True)
+def _pow_cuda(x, y):
+    return x ** y
+
+
+@elementwise("T, T", types=NUMBERS, stretched=True)
+def _maximum_cuda(x, y):
+    """A nan on either side wins."""
+    return x if x > y or x != x else y
+
+
+@elementwise("T, T", types=NUMBERS, stretched=True)
+def _minimum_cuda(x, y):
+    return x if x < y or x != x else y
+
+
+# The gradients: thread e has element e of g, looks up where x and y stand, and writes the gradients that are needed. It
+# asks for all that it reads before it writes, and as that is three or four floats it need not do two elements.
+@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1], T[::1], T[::1], int64, int64")
+def _mul_grad_cuda(g, x, y, plan, to_x, to_y, need_x, need_y):
+    """to_x = g y, to_y = g x"""
     e = cuda.grid(1)
-    if e < out.size:
-        out[e] = x[place(e, out.size, plan, 0)] + y[place(e, out.size, plan, 1)]
+    if e < g.size:
+        a, u, v = g[e], x[place(e, g.size, plan, 0)], y[place(e, g.size, plan, 1)]
+        if need_x != 0:
+            to_x[e] = a * v
+        if need_y != 0:
+            to_y[e] = a * u
 
 
-@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]", types=NUMBERS)
-def _sub_cuda(x, y, out, plan):
+@cuda_kernel("T[::1], T[::1], T[::1], T[::1], int64[:, ::1], T[::1], T[::1], int64, int64")
+def _div_grad_cuda(g, out, x, y, plan, to_x, to_y, need_x, need_y):
+    """to_x = g / y, to_y = -g out / y"""
     e = cuda.grid(1)
-    if e < out.size:
-        out[e] = x[place(e, out.size, plan, 0)] - y[place(e, out.size, plan, 1)]
+    if e < g.size:
+        a, b, v = g[e], out[e], y[place(e, g.size, plan, 1)]
+        if need_x != 0:
+            to_x[e] = a / v
+        if need_y != 0:
+            to_y[e] = -a * b / v
 
 
-@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]", types=NUMBERS)
-def _mul_cuda(x, y, out, plan):
+@cuda_kernel("T[::1], T[::1], T[::1], T[::1], int64[:, ::1], T[::1], T[::1], int64, int64")
+def _pow_grad_cuda(g, out, x, y, plan, to_x, to_y, need_x, need_y):
+    """to_x = g y x^(y - 1), and 0 where y = 0 as well at x = 0; to_y = g out log x, and 0 at x = 0."""
     e = cuda.grid(1)
-    if e < out.size:
-        out[e] = x[place(e, out.size, plan, 0)] * y[place(e, out.size, plan, 1)]
+    if e < g.size:
+        a, b, u, v = g[e], out[e], x[place(e, g.size, plan, 0)], y[place(e, g.size, plan, 1)]
+        zero, one = g.dtype.type(0), g.dtype.type(1)
+        if need_x != 0:
+            to_x[e] = a * v * (u if u != zero or v != zero else one) ** (v - one)
+        if need_y != 0:
+            to_y[e] = a * b * cuda_log(u if u != zero else one)
 
 
-@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]")
-def _div_cuda(x, y, out, plan):
+@cuda_kernel("T[::1], T[::1], T[::1], T[::1], int64[:, ::1], T[::1], T[::1], int64, int64")
+def _extreme_grad_cuda(g, out, x, y, plan, to_x, to_y, need_x, need_y):
+    """Of maximum and minimum: g for the side that gave the result, half of it for each where both did, else 0."""
     e = cuda.grid(1)
-    if e < out.size:
-        out[e] = x[place(e, out.size, plan, 0)] / y[place(e, out.size, plan, 1)]
-
-
-@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]")
-def _pow_cuda(x, y, out, plan):
-    e = cuda.grid(1)
-    if e < out.size:
-        out[e] = x[place(e, out.size, plan, 0)] ** y[place(e, out.size, plan, 1)]
-
-
-@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]", types=NUMBERS)
-def _maximum_cuda(x, y, out, plan):
-    e = cuda.grid(1)
-    if e < out.size:
-        u, v = x[place(e, out.size, plan, 0)], y[place(e, out.size, plan, 1)]
-        out[e] = u if u > v or u != u else v
-
-
-@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1]", types=NUMBERS)
-def _minimum_cuda(x, y, out, plan):
-    e = cuda.grid(1)
-    if e < out.size:
-        u, v = x[place(e, out.size, plan, 0)], y[place(e, out.size, plan, 1)]
-        out[e] = u if u < v or u != u else v
+    if e < g.size:
+        a, b, u, v = g[e], out[e], x[place(e, g.size, plan, 0)], y[place(e, g.size, plan, 1)]
+        zero, share = g.dtype.type(0), g.dtype.type(0.5) if u == v else g.dtype.type(1)
+        if need_x != 0:
+            to_x[e] = a * (share if u == b else zero)
+        if need_y != 0:
+            to_y[e] = a * (share if v == b else zero)

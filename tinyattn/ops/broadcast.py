@@ -8,6 +8,7 @@ loop reads the same element again. Neighbouring axes that behave alike are merge
         for j in range(n):                    # the innermost axis: stride 1, or 0 where the input is stretched
             out[r * n + j] = x[a + j * xi] + y[b + j * yi]
 """
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -18,7 +19,8 @@ class ShapeError(ValueError):
 
 
 # plan[0] = rows, n, and the inner strides of each input; plan[1] = lengths of the outer axes; then their strides, an input a row.
-# n = -1 stands for "as many as out has": one plan serves all sizes.
+# n = -1 stands for "as many as out has": one plan serves all sizes. With several rows there is a last line for cards: the
+# number of outer axes, and for each input 1 if its elements lie in the order of the result's, that is if no axis of it is stretched.
 SAME = np.array([[1, -1, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]])         # x and y have one shape
 RIGHT = np.array([[1, -1, 1, 0], [1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]])        # y is one number
 LEFT = np.array([[1, -1, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]])         # x is one number
@@ -46,7 +48,13 @@ def plan_of(name, *shapes):
             row.append(0 if length == 1 else step)
             step *= length
         strides.append(row[::-1])
-    axes = [(length, [s[i] for s in strides]) for i, length in enumerate(out) if length != 1] or [(1, [1] * len(shapes))]
+    return out, planned(out, strides)
+
+
+def planned(lengths, strides):
+    """The plan for inputs with these strides along axes of these lengths."""
+    axes = [(length, [s[i] for s in strides]) for i, length in enumerate(lengths) if length != 1]
+    axes = axes or [(1, [1] * len(strides))]
     merged = [axes[-1]]
     for length, steps in reversed(axes[:-1]):
         inner, inner_steps = merged[0]
@@ -54,17 +62,22 @@ def plan_of(name, *shapes):
             merged[0] = (length * inner, inner_steps)
         else:
             merged.insert(0, (length, steps))
+    step, whole = 1, [1] * len(strides)
+    for length, steps in reversed(merged):
+        whole = [int(w and s == step) for w, s in zip(whole, steps, strict=True)]
+        step *= length
     n, inner = merged.pop()
-    rows = int(np.prod([m[0] for m in merged], dtype=np.int64))
-    width = max(4, len(merged), 2 + len(shapes))
-    plan = np.zeros((2 + len(shapes), width), np.int64)
-    plan[0, :2 + len(shapes)] = [rows, n, *inner]
+    rows = math.prod(m[0] for m in merged)
+    width = max(4, len(merged), 2 + len(strides))
+    plan = np.zeros((3 + len(strides), width), np.int64)
+    plan[0, :2 + len(strides)] = [rows, n, *inner]
     plan[1] = 1
     for i, (length, steps) in enumerate(merged):
         plan[1, i] = length
-        plan[2:, i] = steps
+        plan[2:-1, i] = steps
+    plan[-1, :1 + len(strides)] = [len(merged), *whole]
     plan.flags.writeable = False
-    return out, plan
+    return plan
 
 
 def binary(name, x, y):

@@ -9,7 +9,11 @@ import numpy as np
 from numba import prange
 
 from ..autograd import Op
-from ..device import empty, kernel, launch
+from ..cuda import cuda_kernel, flat, zeros
+from ..cuda.elementwise import first_of_two, in_pairs, second_of_two
+from ..cuda.random import draw as cuda_draw
+from ..cuda.random import seed_key as cuda_seed_key
+from ..device import empty, kernel, launch, to_device
 from .shared import draw, first_row, seed_key
 from .softmax import check_float
 
@@ -33,10 +37,13 @@ class Dropout(Op):
             raise ValueError(f"dropout: p is a probability in 0..1, got {p}")
         self.p = p
 
-    def cpu(self, x, seed):
+    def check(self, x, seed):
         check_float(self.name, x)
         if seed.dtype.kind not in "iu" or seed.size != 1:
             raise TypeError(f"{self.name}: expected one whole number as seed, got {seed.dtype} of shape {seed.shape}")
+
+    def cpu(self, x, seed):
+        self.check(x, seed)
         y = empty(x.shape, x.dtype)
         if self.p == 1:
             y.fill(0)
@@ -46,11 +53,24 @@ class Dropout(Op):
         launch(x.size * 0.25, _dropout, (*args, 0, x.size), _dropout_chunks, args)
         return y
 
+    def cuda(self, x, seed):
+        self.check(x, seed)
+        if self.p == 1:
+            return zeros(x.shape, x.dtype)
+        if seed.dtype != np.int64:
+            seed = to_device(to_device(seed, "cpu").astype(np.int64), "cuda")
+        y = empty(x.shape, x.dtype, "cuda")
+        in_pairs(_dropout_cuda, y.size)(flat(x), flat(seed), keep_limit(self.p), x.dtype.type(1.0 / (1.0 - self.p)), flat(y))
+        return y
+
     def grad_x(self, g, y, x, seed):
         return Dropout(self.p)(g, seed)
 
     def cpu_grad(self, g, y, x, seed):
         return self.cpu(g, seed), None
+
+    def cuda_grad(self, g, y, x, seed):
+        return self.cuda(g, seed), None
 
     def samples(rng):
         for p in (0.0, 0.4, 1.0):
@@ -75,3 +95,18 @@ def _dropout(x, seed, limit, scale, y, first, last):
 def _dropout_chunks(x, seed, limit, scale, y):
     for c in prange(CHUNKS):
         _dropout(x, seed, limit, scale, y, first_row(c, CHUNKS, len(x)), first_row(c + 1, CHUNKS, len(x)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the same on a card, with two elements a thread: see cuda/elementwise.py
+# ---------------------------------------------------------------------------------------------------------------------
+@cuda_kernel("T[::1], int64[::1], int64, T, T[::1]")
+def _dropout_cuda(x, seed, limit, scale, y):
+    """Element i is kept if random number i of the seed is at most `limit`. The seed is read where it is, on the card."""
+    i, n = first_of_two(), y.size
+    if i < n:
+        j = second_of_two(i, n)
+        a, b = x[i], x[j]
+        key, top, zero = cuda_seed_key(seed[0] & 0x7FFFFFFFFFFFFFFF), np.uint32(limit), x.dtype.type(0)
+        y[i] = a * scale if cuda_draw(key, i) <= top else zero
+        y[j] = b * scale if cuda_draw(key, j) <= top else zero

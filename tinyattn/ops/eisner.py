@@ -22,13 +22,17 @@ give the marginals p, r and their gradients.
 
 Eisner 1996, "Three new probabilistic models for dependency parsing"; Kim et al. 2017, "Structured attention networks".
 """
+from functools import lru_cache
+
 import numpy as np
 
 from ..autograd import Alias, Op, enable_grad, grad, is_grad_enabled
+from ..cuda import on_card
 from ..device import kernel
 from .broadcast import ShapeError
 from .softmax import check_float
 from .sum_product import COUNT, FIRST, PARENT, SECOND, STEP_A, STEP_B, check_lengths, infer, infer_grad
+from .sum_product_cuda import Levels, infer_cuda, infer_grad_cuda
 
 
 class Eisner(Op):
@@ -63,6 +67,16 @@ class Eisner(Op):
                               np.empty(0, theta.dtype), lengths, *self._table(N))
         d_theta, d_root = found[:, :N * N].reshape(B, N, N), found[:, N * N:]
         return np.array(d_theta) if self.needs[0] else None, np.array(d_root) if self.needs[1] else None, None
+
+    def cuda(self, theta, root, lengths):
+        (_, N), counts = self._checked(theta, root, lengths)
+        return infer_cuda(theta, root, False, on_card(counts) if lengths is None else lengths, _levels(N, self.single_root))
+
+    def cuda_grad(self, g, y, theta, root, lengths):
+        (_, N), counts = self._checked(theta, root, lengths)
+        found = infer_grad_cuda(*g, theta, root, False, on_card(counts) if lengths is None else lengths,
+                                _levels(N, self.single_root))
+        return *[d if need else None for d, need in zip(found, self.needs, strict=False)], None
 
     def composed(self, theta, root, lengths):
         """The sums above in log space, span by span, for log Z; p and r are its gradients."""
@@ -168,3 +182,52 @@ def _write(table, row, parent, a, step_a, b, step_b, count):
     table[row, PARENT], table[row, FIRST], table[row, STEP_A] = parent, a, step_a
     table[row, SECOND], table[row, STEP_B], table[row, COUNT] = b, step_b, count
     return row + 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# for a card: where each item is used
+# ---------------------------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=32)
+def _levels(N, single):
+    table, items = Eisner(single)._table(N)
+    uses = np.empty((6 * N * (N - 1) + 4 * N, 6), np.int64)
+    return Levels(table, uses[:_tree_uses(uses, N, single)], items, N * N, N)
+
+
+@kernel
+def _tree_uses(uses, N, single):
+    """Write the table of uses, in any order, with the items of `_trees`; gives the number of rows. Who uses end[0] and
+    done[h,h], which are 1, is not asked."""
+    root = N * N
+    end = root + N
+    done = end + N + 1
+    arc = done + N * N
+    gap = arc + N * N
+    top = gap + N * N
+    child = top + N
+    row = 0
+    for h in range(N):
+        for d in range(N):
+            hd, between = h * N + d, gap + min(h, d) * N + max(h, d)
+            if h == d:
+                continue
+            row = _write(uses, row, hd, arc + hd, 0, between, 0, 1)
+            row = _write(uses, row, between, arc + hd, 0, hd, 0, 1)
+            if h < d:
+                row = _write(uses, row, arc + hd, done + hd, 1, done + d * N + d, 1, N - d)          # done[h,d..]
+                row = _write(uses, row, done + hd, gap + hd + 1, 1, done + (d + 1) * N + d + 1, N, N - 1 - d)
+                row = _write(uses, row, done + hd, done + d, N, arc + h, N, h)                       # done[..h-1,d]
+                row = _write(uses, row, done + hd, end + d + 1, 0, child + h, 0, 1)
+            else:
+                row = _write(uses, row, arc + hd, done + h * N, 1, done + d * N, 1, d + 1)           # done[h,..d]
+                row = _write(uses, row, done + hd, gap + h, N, done + d - 1, N, d)                   # gap[..d-1,h]
+                row = _write(uses, row, done + hd, done + hd + N, N, arc + h * N + N + h, N, N - 1 - h)
+                if d == 0 or not single:
+                    row = _write(uses, row, done + hd, top + h, 0, end + d, 0, 1)
+    for d in range(N):
+        row = _write(uses, row, root + d, child + d, 0, top + d, 0, 1)
+        row = _write(uses, row, top + d, child + d, 0, root + d, 0, 1)
+        row = _write(uses, row, child + d, end + d + 1, 1, done + d * N + d, 1, N - d)
+        if d > 0 and not single:
+            row = _write(uses, row, end + d, top + d, 1, done + d * N + d, N, N - d)
+    return row

@@ -15,6 +15,8 @@ and for nan and inf, the plain loop is taken: tanh as it is, less the largest of
 sums over s, because the mean of v under P is the output:
 
     dv[s] = sum_t P g        h = P g (v[s] - out[t]) tanh'        dq[t] = sum_s h        dk[s] = sum_t h
+
+The loops of a card are in `featurewise_cuda.py`.
 """
 import math
 
@@ -25,8 +27,9 @@ from numba.extending import overload
 from ..autograd import Op, no_grad
 from ..device import JIT, VALUES, empty, kernel, launch
 from .broadcast import ShapeError
+from .featurewise_cuda import attend_cuda, attend_grad_cuda
 from .shared import exp_below, exp_expm1, expm1, first_row, offset, tanh
-from .softmax import check_float, mask_rows
+from .softmax import _mask_plan, check_float, mask_rows
 
 CHUNKS = 16    # parts that the batch, times the stretches of features, is cut into for the threads
 WIDTH = 64     # so many features at a time: what belongs to them stays in the nearest cache
@@ -49,12 +52,7 @@ class FeaturewiseAttention(Op):
         self.c = check_bound(self.name, c)
 
     def cpu(self, q, k, v, mask=None):
-        check_float(self.name, q)
-        if q.ndim != 3 or k.ndim != 3 or k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[2] != k.shape[2]:
-            raise ShapeError(f"{self.name}: expected q (B, T, D), k (B, S, D), v (B, S, D), "
-                             f"got q {q.shape}, k {k.shape}, v {v.shape}")
-        if not q.dtype == k.dtype == v.dtype:
-            raise TypeError(f"{self.name}: q, k and v must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+        self.check(q, k, v)
         out, scale = empty(q.shape, q.dtype), empty(q.shape, q.dtype)
         args = (*self._arrays(q, k, v, mask), out, scale)
         launch(_cost(q, k), _attend, (*args, 0, CHUNKS), _attend_chunks, args)
@@ -62,11 +60,41 @@ class FeaturewiseAttention(Op):
             self.saved = scale
         return out
 
+    def cuda(self, q, k, v, mask=None):
+        self.check(q, k, v)
+        out, *saved = attend_cuda(q, k, v, mask, self._steps(q, k, mask), self.c)
+        if self.recorded:
+            self.saved = saved
+        return out
+
+    def check(self, q, k, v):
+        check_float(self.name, q)
+        if q.ndim != 3 or k.ndim != 3 or k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[2] != k.shape[2]:
+            raise ShapeError(f"{self.name}: expected q (B, T, D), k (B, S, D), v (B, S, D), "
+                             f"got q {q.shape}, k {k.shape}, v {v.shape}")
+        if not q.dtype == k.dtype == v.dtype:
+            raise TypeError(f"{self.name}: q, k and v must have one dtype, got {q.dtype}, {k.dtype}, {v.dtype}")
+
     def cpu_grad(self, g, out, q, k, v, mask=None):
         dq, dk, dv = empty(q.shape, q.dtype), empty(k.shape, k.dtype), empty(v.shape, v.dtype)
         args = (np.ascontiguousarray(g), out, self.saved, *self._arrays(q, k, v, mask), dq, dk, dv)
         launch(1.5 * _cost(q, k), _attend_grad, (*args, 0, CHUNKS), _attend_grad_chunks, args)
         return tuple([d if need else None for d, need in zip((dq, dk, dv, None), self.needs)])
+
+    def cuda_grad(self, g, out, q, k, v, mask=None):
+        grads = attend_grad_cuda(g, out, *self.saved, q, k, v, mask, self._steps(q, k, mask), self.c, self.needs)
+        return (*grads, None)[:len(self.needs)]
+
+    def _steps(self, q, k, mask):
+        """The steps of the mask along b, t and s, in elements; None without a mask."""
+        shape = (*q.shape[:2], k.shape[1])
+        if mask is None or shape[2] == 0:
+            return None
+        if mask.dtype != np.bool_:
+            raise TypeError(f"{self.name}: a mask is boolean, True = may be attended to; got {mask.dtype}")
+        (_, steps), expand = _mask_plan(self.name, shape, mask.shape)
+        width = 1 if expand is not None else shape[2]
+        return *(int(step) * width for step in steps), int(expand is None)
 
     def _arrays(self, q, k, v, mask):
         """What both loops read; the mask as rows of a matrix, see `mask_rows`."""

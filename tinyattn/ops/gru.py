@@ -10,8 +10,11 @@ r"""The gated recurrent unit over a whole sequence, forward and backward. See `r
 import numpy as np
 from numba import prange
 
+from ..cuda import flat
 from ..device import Code, call, empty, kernel, launch
 from .recurrent import Scan, chunk_rows, cost, recurrent_samples
+from .recurrent_cuda import _gru_back_cuda, _gru_cuda, lanes_for, rows_for
+from .shape import permuted
 from .shared import pack, product, sigmoid, tanh
 
 R, Z, N = 0, 1, 2  # places of the gates
@@ -43,6 +46,10 @@ class GRUScan(Scan):
             self.saved = lengths, gates, inner, before
         return hs, h
 
+    def cuda(self, x, h0, w_hh, b_hh, lengths):
+        sizes, bias, lengths = self.checked_on_card(x, h0, w_hh, b_hh, lengths)
+        return scan_on_card(self, sizes, x, None, h0, w_hh, bias, lengths)
+
     def composed(self, x, h0, w_hh, b_hh, lengths):
         d = h0.shape[1]
         u_rz, u_n = w_hh[:2 * d].T, w_hh[2 * d:].T
@@ -71,6 +78,12 @@ class GRUScan(Scan):
         need_x, need_h, need_w, need_b = self.needs[:4]
         parts = (at_x[:, :, :2 * d], before), ((at_inner, before) if after else (at_x[:, :, 2 * d:], inner))
         grad_w, grad_b = self.weight_gradients(need_w, need_b, *parts)
+        return at_x if need_x else None, at_h if need_h else None, grad_w, grad_b, None
+
+    def cuda_grad(self, g, y, x, h0, w_hh, b_hh, lengths):
+        at_x, _, at_h, at_u, before, inner = scan_back_on_card(self, g, None, w_hh)
+        need_x, need_h, need_w, need_b = self.needs[:4]
+        grad_w, grad_b = self.weight_gradients_on_card(need_w, need_b, at_u, before, inner)
         return at_x if need_x else None, at_h if need_h else None, grad_w, grad_b, None
 
     def samples(rng):
@@ -270,3 +283,39 @@ def _product_back(lengths, gates, before, at_x, at_inner, at_h, start, end, t):
             at_x[b, t, R, j] = at_inner[b, t, j] * before[b, t, j] * r * (one - r)
         for j in range(before.shape[2]):
             at_h[b, j] += at_inner[b, t, j] * gates[b, t, R, j]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the same on a card, for `attention_gru.py` too: with alpha, and with or without the gate z
+# ---------------------------------------------------------------------------------------------------------------------
+def scan_on_card(op, sizes, x, alpha, h0, w_hh, bias, lengths):
+    """The launch of `recurrent_cuda._gru_cuda`, which says more; alpha is None for a plain GRU."""
+    (b, t, d), n = sizes, op.gates
+    steps = t if op.recorded else min(t, 1)
+    shapes = (b, t, d), (b, d), (b, steps, n, d), (b, steps, d), (b, steps, d)
+    hs, h, gates, inner, before = [empty(shape, x.dtype, "cuda") for shape in shapes]
+    rows, blocks = rows_for(b)
+    attends = alpha is not None
+    _gru_cuda[blocks, lanes_for(n * d)](flat(x), flat(alpha if attends else x), flat(h0), flat(permuted(w_hh, (1, 0))), bias,
+                                        lengths, flat(hs), flat(h), flat(gates), flat(inner), flat(before), rows,
+                                        int(op.recorded), t, d, n - 1, int(attends), int(op.reverse),
+                                        int(op.reset == "after"), int(op.update == "keep"))
+    if op.recorded:
+        op.saved = lengths, gates, inner, before
+    return hs, h
+
+
+def scan_back_on_card(op, g, alpha, w_hh):
+    """The launch of `_gru_back_cuda`: the gradients of x, alpha (as D numbers a step, to be added up) and h0; those at the
+    products with w_hh, and the two vectors of `weight_gradients_on_card`."""
+    lengths, gates, inner, before = op.saved
+    b, t, n, d = gates.shape
+    after, attends = op.reset == "after", alpha is not None
+    at_x, at_alpha, at_h, at_inner = [empty(shape, before.dtype, "cuda") for shape in (
+        (b, t, n * d), (b, t if attends else 0, d), (b, d), (b, d))]
+    at_u, (rows, blocks) = empty(at_x.shape, at_x.dtype, "cuda") if after else at_x, rows_for(b)
+    _gru_back_cuda[blocks, lanes_for(n * d)](flat(g[0]), flat(g[1]), flat(alpha if attends else before), flat(w_hh), lengths,
+                                             flat(gates), flat(inner), flat(before), flat(at_x), flat(at_u), flat(at_alpha),
+                                             flat(at_h), flat(at_inner), rows, t, d, n - 1, int(attends), int(op.reverse),
+                                             int(after), int(op.update == "keep"))
+    return at_x, at_alpha, at_h, at_u, before, None if after else inner

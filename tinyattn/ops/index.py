@@ -1,17 +1,17 @@
 """Picking elements: x[...], embedding rows, gather and scatter-add along an axis.
 
 Picking one element twice means that its gradient is the sum of two: everything here scatter-*adds*. Each op has
-`accumulate`, which adds its part into one buffer; so T slices of a sequence cost T slices, not T whole arrays.
+`accumulate`, which adds its part into one buffer; so T slices of a sequence cost T slices, not T whole arrays. What runs on
+a card stands in `index_cuda.py`.
 """
-import math
-
 import numpy as np
 
 from ..autograd import Op
-from ..cuda import ANY, cuda, cuda_kernel, flat
+from ..cuda import zeros
 from ..device import empty, kernel, to_device
 from .broadcast import ShapeError
-from .shape import axis_of, filled, part, put
+from .index_cuda import add_part, add_rows, picked, places_along, rows_at
+from .shape import axis_of, part, put
 
 
 def is_basic(index):
@@ -32,7 +32,11 @@ class Getitem(Op):
         return y if type(y) is np.ndarray else np.asarray(y)
 
     def cuda(self, x):
-        return part(x, self.index) if self._basic else picked(x, places(x.shape)[self.index])
+        if self._basic:
+            return part(x, self.index)
+        at, width, shape = rows_at(x.shape, self.index)
+        self.saved = at, width
+        return picked(x, at, width, shape)
 
     def grad_x(self, g, y, x):
         return Putitem(self.index, x.shape)(g)
@@ -42,6 +46,12 @@ class Getitem(Op):
             buffer[self.index] += g
         else:
             np.add.at(buffer, self.index, g)
+
+    def accumulate_cuda(self, g, buffer):
+        if self._basic:
+            add_part(g, buffer, self.index)
+        else:
+            add_rows(g, self.saved[0], buffer, self.saved[1])
 
     def samples(rng):
         x = rng.normal(size=(3, 4))
@@ -64,10 +74,12 @@ class Putitem(Op):
         return out
 
     def cuda(self, x):
-        if not is_basic(self.index):
-            return scattered(x, places(self.shape)[self.index], self.shape)
-        out = filled(self.shape, 0, x.dtype)
-        put(x, out, self.index)
+        out = zeros(self.shape, x.dtype)
+        if is_basic(self.index):
+            put(x, out, self.index)
+        else:
+            at, width, _ = rows_at(self.shape, self.index)
+            add_rows(x, at, out, width)
         return out
 
     def grad_x(self, g, y, x):
@@ -107,9 +119,7 @@ class Embedding(Op):
         if weight.ndim != 2:
             raise ShapeError(f"embedding: expected weight of shape (V, D), got {weight.shape}")
         check_range("embedding", to_device(ids, "cpu"), weight.shape[0], "id")  # a card has no error that names the id
-        out = empty((*ids.shape, weight.shape[1]), weight.dtype, "cuda")
-        _gather_rows_cuda.each(out.size)(flat(weight), flat(ids), flat(out), weight.shape[1])
-        return out
+        return picked(weight, ids, weight.shape[1], (*ids.shape, weight.shape[1]))
 
     def grad_weight(self, g, y, weight, ids):
         return ScatterRows(weight.shape[0], self.padding)(g, ids)
@@ -118,6 +128,9 @@ class Embedding(Op):
         ids = self.inputs[1].array
         _scatter_rows(np.ascontiguousarray(g).reshape(ids.size, g.shape[-1]), ids.ravel(),
                       -1 if self.padding is None else self.padding, buffer)
+
+    def accumulate_cuda(self, g, buffer):
+        add_rows(g, self.inputs[1].array, buffer, g.shape[-1], self.padding)
 
     def samples(rng):
         yield {}, (rng.normal(size=(5, 3)), np.array([[0, 4, 0], [1, 1, 1]]))
@@ -139,9 +152,10 @@ class ScatterRows(Op):
         return out
 
     def cuda(self, x, ids):
-        host = to_device(ids, "cpu")
-        check_range("scatter_rows", host, self.rows, "id")
-        return scattered(x, host, (self.rows, x.shape[-1]), x.shape[-1], self.padding)
+        check_range("scatter_rows", to_device(ids, "cpu"), self.rows, "id")
+        out = zeros((self.rows, x.shape[-1]), x.dtype)
+        add_rows(x, ids, out, x.shape[-1], self.padding)
+        return out
 
     def grad_x(self, g, y, x, ids):
         rows = Embedding()(g, ids)
@@ -168,15 +182,14 @@ class Gather(Op):
         return np.take_along_axis(x, index, self.check(x, index))
 
     def cuda(self, x, index):
-        index = to_device(index, "cpu")
-        return picked(x, np.take_along_axis(places(x.shape), index, self.check(x, index)))
+        return picked(x, places_along(self.check(x, index), x.shape, index), 1, index.shape)
 
     def check(self, x, index):
         """The axis as a number from 0."""
         axis = axis_of("gather", self.axis, x.ndim)
         if not same_but_for(axis, index.shape, x.shape):
             raise ShapeError(f"gather: index of shape {index.shape} must have the shape of x, {x.shape}, but for axis {axis}")
-        check_range("gather", index, x.shape[axis], "index")
+        check_range("gather", to_device(index, "cpu"), x.shape[axis], "index")
         return axis
 
     def grad_x(self, g, y, x, index):
@@ -203,8 +216,9 @@ class ScatterAdd(Op):
         return out
 
     def cuda(self, x, index):
-        index = to_device(index, "cpu")
-        return scattered(x, np.take_along_axis(places(self.shape), index, self.check(x, index)), self.shape)
+        out = zeros(self.shape, x.dtype)
+        add_rows(x, places_along(self.check(x, index), self.shape, index), out, 1)
+        return out
 
     def check(self, x, index):
         """The axis as a number from 0."""
@@ -212,7 +226,7 @@ class ScatterAdd(Op):
         if index.shape != x.shape or not same_but_for(axis, x.shape, self.shape):
             raise ShapeError(f"scatter_add: x {x.shape} and index {index.shape} must have one shape, that of the result "
                              f"{self.shape} but for axis {axis}")
-        check_range("scatter_add", index, self.shape[axis], "index")
+        check_range("scatter_add", to_device(index, "cpu"), self.shape[axis], "index")
         return axis
 
     def grad_x(self, g, y, x, index):
@@ -241,55 +255,3 @@ def _scatter_rows(x, ids, padding, table):
         if row != padding:
             for d in range(table.shape[1]):
                 table[row, d] += x[i, d]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the same on a card: flat arrays, D = width. Elements picked one by one are rows of width 1
-# ---------------------------------------------------------------------------------------------------------------------
-def places(shape):
-    """The number of each element in flat memory, in this shape: NumPy indexes it as it would index the array itself."""
-    return np.arange(math.prod(shape)).reshape(shape)
-
-
-def picked(x, at):
-    """A new device array of the elements of x whose numbers in flat memory are `at`, an array of the host."""
-    out = empty(at.shape, x.dtype, "cuda")
-    _gather_rows_cuda.each(out.size)(flat(x), flat(to_device(at, "cuda")), flat(out), 1)
-    return out
-
-
-def scattered(x, ids, shape, width=1, padding=None):
-    """A new device array of zeros, to whose row ids[i] row i of x is added, seen as rows of `width` elements; what
-    falls on row `padding` is dropped. ids is an array of the host."""
-    out, ids = empty(shape, x.dtype, "cuda"), ids.ravel()
-    order = np.argsort(ids, kind="stable")
-    if padding is not None:
-        order = order[ids[order] != padding]
-    starts = np.searchsorted(ids[order], np.arange(out.size // max(width, 1) + 1))
-    order, starts = flat(to_device(order, "cuda")), to_device(starts, "cuda")
-    _scatter_rows_cuda.each(out.size)(flat(x), order, starts, flat(out), width)
-    return out
-
-
-@cuda_kernel("T[::1], int64[::1], T[::1], int64", types=ANY)
-def _gather_rows_cuda(table, ids, out, width):
-    """Thread e copies element e of the result, column e % D of row ids[e // D]; neighbours read neighbours."""
-    e = cuda.grid(1)
-    if e < out.size:
-        out[e] = table[ids[e // width] * width + e % width]
-
-
-@cuda_kernel("T[::1], int64[::1], int64[::1], T[::1], int64")
-def _scatter_rows_cuda(x, order, starts, table, width):
-    """Thread e owns one element of the table, column e % D of row e // D, and adds up what falls on it.
-
-    `order` lists the places in `ids` sorted by id, those of row r from starts[r] to starts[r + 1]. No two threads write
-    one element, so nothing is atomic, and the sum runs in the order of the ids as on the CPU: the same bits every time.
-    """
-    e = cuda.grid(1)
-    if e < table.size:
-        row, d = e // width, e % width
-        total = x.dtype.type(0)
-        for s in range(starts[row], starts[row + 1]):
-            total += x[order[s] * width + d]
-        table[e] = total

@@ -14,15 +14,19 @@ at p is carried to the scores by the slope of these as u moves along g:
                q[i,j] (fall[t,j] + p[t,j] (rise[t-1,i] - mean[t,j])), which is also what w[i,j] gets at each t
                and u[t] gets fall[t]
 """
+from functools import lru_cache
+
 import numpy as np
 from numba import prange
 
 from ..autograd import Op
+from ..cuda import on_card
 from ..device import empty, kernel, launch
 from .broadcast import ShapeError
 from .shared import first_row
 from .softmax import check_float
 from .sum_product import check_lengths, infer, infer_grad
+from .sum_product_cuda import Levels, infer_cuda, infer_grad_cuda
 
 CHUNKS = 16      # parts that the batch is cut into for the threads
 RANGE = 80.0     # of the scores w for a matrix of e^w, which is float32 if w is
@@ -75,6 +79,17 @@ class LinearChain(Op):
             du[lost] = rest.reshape(-1, T, C)
             dw += dw_rest.reshape(C, C)
         return du if self.needs[0] else None, dw if self.needs[1] else None, None
+
+    def cuda(self, u, w, lengths):
+        (_, T, C), counts = self._checked(u, w, lengths)
+        p, _, logz = infer_cuda(u, w, True, on_card(counts) if lengths is None else lengths, _levels(T, C))
+        return p, logz
+
+    def cuda_grad(self, g, y, u, w, lengths):
+        (_, T, C), counts = self._checked(u, w, lengths)
+        found = infer_grad_cuda(g[0], None, g[1], u, w, True, on_card(counts) if lengths is None else lengths,
+                                _levels(T, C), wants_y=self.needs[1])
+        return found[0] if self.needs[0] else None, found[1], None
 
     def composed(self, u, w, lengths):
         """The two recursions by log-sum-exp, forward from the first step and backward from each sequence's last."""
@@ -305,3 +320,37 @@ def _write(table, row, parent, a, step_a, b, step_b, count):
     table[row, 0], table[row, 1], table[row, 2] = parent, a, step_a
     table[row, 3], table[row, 4], table[row, 5] = b, step_b, count
     return row + 1
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# on a card all goes through the table, since it cannot tell the host that a sentence was lost. Where each item is used:
+# ---------------------------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=32)
+def _levels(T, C):
+    table, items = LinearChain()._table(T, C)
+    uses = np.empty(((4 * T - 2) * C + 2 * C * C if T else 0, 6), np.int64)
+    return Levels(table, uses[:_chain_uses(uses, T, C)], items, T * C, C * C)
+
+
+@kernel
+def _chain_uses(uses, T, C):
+    """Write the table of uses, in any order, with the items of `_chain`; gives the number of rows."""
+    w = T * C
+    end = w + C * C
+    reach = end + T + 1
+    f = reach + T * C
+    row = 0
+    for t in range(T):
+        for j in range(C):
+            u, x = t * C + j, f + t * C + j if t > 0 else j                                  # x is f[t,j]
+            row = _write(uses, row, x, end + t + 1, 0, end, 0, 1)
+            if t + 1 < T:
+                row = _write(uses, row, x, reach + (t + 1) * C, 1, w + j * C, 1, C)          # goes to each state of t + 1
+            if t > 0:
+                row = _write(uses, row, u, x, 0, reach + u, 0, 1)
+                row = _write(uses, row, reach + u, x, 0, u, 0, 1)
+    for i in range(C if T > 1 else 0):
+        for j in range(C):
+            row = _write(uses, row, w + i * C + j, reach + C + j, 0, i, 0, 1)                # the step from t = 0
+            row = _write(uses, row, w + i * C + j, reach + 2 * C + j, C, f + C + i, C, T - 2)
+    return row

@@ -3,11 +3,26 @@
 On the CPU NumPy computes them, on a card the kernels below; nothing is read back from it. Each function takes and gives
 arrays, all on one device.
 """
+import functools
 import math
 
 import numpy as np
 
-from ..cuda import ANY, FLOATS, NUMBERS, THREADS, cuda, cuda_function, cuda_kernel, flat, on_card, place, threads_for
+from ..autograd import state
+from ..cuda import (
+    ANY,
+    FLOATS,
+    NUMBERS,
+    THREADS,
+    cuda,
+    cuda_function,
+    cuda_kernel,
+    flat,
+    follow,
+    on_card,
+    place,
+    threads_for,
+)
 from ..device import device_of, empty
 from .broadcast import broadcast, plan_of
 
@@ -17,6 +32,18 @@ EQUAL, NOT_EQUAL, LESS, LESS_EQUAL, GREATER, GREATER_EQUAL, AND, OR, XOR = range
 NAN, FINITE = range(2)
 
 
+def told(function):
+    """A function of this module that tells the tape, where a step is being captured, what it makes."""
+    @functools.wraps(function)
+    def run(*args):
+        out = function(*args)
+        if state.special and state.tape is not None:
+            state.tape.computed(function, args, out)
+        return out
+    return run
+
+
+@told
 def compare(function, x, y):
     """function(x, y), one of NumPy's of the names above, for two arrays of one type."""
     name = function.__name__
@@ -26,16 +53,17 @@ def compare(function, x, y):
     shape, plan = plan_of(name, x.shape, y.shape)
     out = empty(shape, np.bool_, "cuda")
     _compare_cuda.each(out.size)(flat(x), flat(y), flat(out), on_card(plan), COMPARISONS.index(name))
-    return out
+    return follow(out, function, x, y)
 
 
+@told
 def opposite(x):
-    """not x, of bools; of whole numbers all bits the other way round."""
+    """not x, of bools."""
     if device_of(x) == "cpu":
         return np.asarray(~x)
     out = empty(x.shape, x.dtype, "cuda")
     _opposite_cuda.each(out.size)(flat(x), flat(out))
-    return out
+    return follow(out, np.logical_not, x)
 
 
 def isnan(x):
@@ -46,6 +74,7 @@ def isfinite(x):
     return _kind(x, np.isfinite, FINITE)
 
 
+@told
 def _kind(x, function, wanted):
     if device_of(x) == "cpu":
         return np.asarray(function(x))
@@ -54,6 +83,7 @@ def _kind(x, function, wanted):
     return out
 
 
+@told
 def place_of(x, axis, keepdims, largest):
     """np.argmax or np.argmin: the first place of the extreme element along `axis`; a nan is the extreme."""
     if device_of(x) == "cpu":
@@ -74,13 +104,14 @@ def place_of(x, axis, keepdims, largest):
     return out
 
 
+@told
 def converted(x, dtype):
     """x in another type; bools become 0 and 1, floats are cut towards 0."""
     if device_of(x) == "cpu":
         return x.astype(dtype)
     out = empty(x.shape, dtype, "cuda")
     _convert_cuda.each(out.size)(flat(x), flat(out))
-    return out
+    return follow(out, lambda known: known.astype(dtype), x)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -110,11 +141,11 @@ def _compare_cuda(x, y, out, plan, which):
             out[i] = a != 0 or b != 0
 
 
-@cuda_kernel("T[::1], T[::1]", ("boolean", "int64"))
+@cuda_kernel("T[::1], T[::1]", ("boolean",))
 def _opposite_cuda(x, out):
     i = cuda.grid(1)
     if i < out.size:
-        out[i] = ~x[i]
+        out[i] = not x[i]
 
 
 @cuda_kernel("T[::1], boolean[::1], int64", FLOATS)

@@ -10,8 +10,11 @@ r"""The long short-term memory over a whole sequence, forward and backward. See 
 import numpy as np
 from numba import prange
 
+from ..cuda import flat
 from ..device import Code, call, empty, kernel, launch
 from .recurrent import Scan, chunk_rows, cost, recurrent_samples
+from .recurrent_cuda import _lstm_back_cuda, _lstm_cuda, lanes_for, rows_for
+from .shape import permuted
 from .shared import pack, product, sigmoid, tanh
 
 I, F, G, O = 0, 1, 2, 3  # noqa: E741 (places of the gates)
@@ -38,6 +41,19 @@ class LSTMScan(Scan):
             self.saved = lengths, gates, before, cells
         return hs, h, c
 
+    def cuda(self, x, h0, c0, w_hh, b_hh, lengths):
+        (b, t, d), bias, lengths = self.checked_on_card(x, h0, w_hh, b_hh, lengths, c0)
+        steps = t if self.recorded else min(t, 1)
+        shapes = (b, t, d), (b, d), (b, d), (b, steps, 4, d), (b, steps, d), (b, steps, d)
+        hs, h, c, gates, before, cells = [empty(shape, x.dtype, "cuda") for shape in shapes]
+        rows, blocks = rows_for(b)
+        _lstm_cuda[blocks, lanes_for(4 * d)](flat(x), flat(h0), flat(c0), flat(permuted(w_hh, (1, 0))), bias, lengths,
+                                             flat(hs), flat(h), flat(c), flat(gates), flat(before), flat(cells), rows,
+                                             int(self.recorded), t, d, int(self.reverse))
+        if self.recorded:
+            self.saved = lengths, gates, before, cells
+        return hs, h, c
+
     def composed(self, x, h0, c0, w_hh, b_hh, lengths):
         d = h0.shape[1]
         u, bias = w_hh.T, 0.0 if b_hh is None else b_hh
@@ -60,6 +76,17 @@ class LSTMScan(Scan):
         at_x = at_x.reshape(b, t, 4 * d)
         need_x, need_h, need_c, need_w, need_b = self.needs[:5]
         grad_w, grad_b = self.weight_gradients(need_w, need_b, (at_x, before))
+        return at_x if need_x else None, at_h if need_h else None, at_c if need_c else None, grad_w, grad_b, None
+
+    def cuda_grad(self, g, y, x, h0, c0, w_hh, b_hh, lengths):
+        lengths, gates, before, cells = self.saved
+        b, t, d = before.shape
+        at_x, at_h, at_c = [empty(shape, x.dtype, "cuda") for shape in ((b, t, 4 * d), (b, d), (b, d))]
+        rows, blocks = rows_for(b)
+        _lstm_back_cuda[blocks, lanes_for(4 * d)](*map(flat, g), flat(w_hh), lengths, flat(gates), flat(cells), flat(at_x),
+                                                  flat(at_h), flat(at_c), rows, t, d, int(self.reverse))
+        need_x, need_h, need_c, need_w, need_b = self.needs[:5]
+        grad_w, grad_b = self.weight_gradients_on_card(need_w, need_b, at_x, before)
         return at_x if need_x else None, at_h if need_h else None, at_c if need_c else None, grad_w, grad_b, None
 
     def samples(rng):

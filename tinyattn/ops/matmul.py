@@ -13,7 +13,7 @@ time of a tuned BLAS on one core, and a product inside another kernel costs no c
 
 The copy is what makes x @ w^T as fast as x @ w. For few rows it would cost more than it gives, and is made only if it must.
 A vector times a matrix, and a column times a row, have loops of their own, `_vectors` and `_outers`: a tile would compute
-four rows for one, or 64 columns.
+four rows for one, or 64 columns. The kernels for a card stand in `matmul_cuda.py`.
 """
 import math
 
@@ -22,9 +22,10 @@ from numba import prange
 from numpy.lib.stride_tricks import as_strided
 
 from ..autograd import Op
-from ..cuda import SIMULATED, cuda, cuda_kernel, flat, on_card, place, reshaped
+from ..cuda import reshaped
 from ..device import JIT, Entries, Shortcuts, empty, kernel, launch
-from .broadcast import ShapeError, broadcast, plan_of
+from .broadcast import ShapeError, broadcast
+from .matmul_cuda import matmul_cuda
 from .shared import TILE_BYTES, TILE_ROWS, pack, pack_panel, panel_space, panels_of, product, tile
 
 ROWS, PANELS = 64, 4  # one block of the result, the unit of parallel work: 64 rows, 4 panels of b
@@ -256,6 +257,11 @@ def column_sums(x):
 def rows_of(x):
     """x (..., N) as a matrix. (reshape(-1, N) does not know how many rows where N is 0.)"""
     return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
+def _rows_cuda(x):
+    """`rows_of` on a card."""
+    return reshaped(x, (math.prod(x.shape[:-1]), x.shape[-1]))
 
 
 def _upright(x):
@@ -511,58 +517,3 @@ def _sums(x, out):
 def _sums_parallel(x, out):
     for item in prange(-(-x.shape[1] // COLUMNS)):
         _sum_columns(x, out, item * COLUMNS, min((item + 1) * COLUMNS, x.shape[1]))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the same on a card: flat arrays
-# ---------------------------------------------------------------------------------------------------------------------
-TILE = 4 if SIMULATED else 16  # a block computes TILE x TILE elements of c, one a thread; simulated threads are slow
-
-
-def _rows_cuda(x):
-    """`rows_of` on a card."""
-    return reshaped(x, (math.prod(x.shape[:-1]), x.shape[-1]))
-
-
-def matmul_cuda(a, b, turned_a=False, turned_b=False, bias=None):
-    """a (..., M, K) @ b (..., K, N) + bias (N,) on a card, as a new array; turned: the last two axes stand the other
-    way round."""
-    (m, depth), n = (a.shape[:-3:-1] if turned_a else a.shape[-2:]), b.shape[-2 if turned_b else -1]
-    batch, plan = plan_of("matmul", tuple(a.shape[:-2]), tuple(b.shape[:-2]))
-    c = empty((*batch, m, n), a.dtype, "cuda")
-    steps = (1, m) if turned_a else (depth, 1), (1, depth) if turned_b else (n, 1)
-    blocks = math.prod(batch) * -(-m // TILE) * -(-n // TILE)
-    biased, bias = bias is not None, flat(a if bias is None else bias)
-    _product_cuda[blocks, TILE * TILE](flat(a), flat(b), bias, int(biased), flat(c), on_card(plan), m, n, depth,
-                                       *steps[0], *steps[1])
-    return c
-
-
-@cuda_kernel("T[::1], T[::1], T[::1], int64, T[::1], int64[:, ::1], int64, int64, int64, int64, int64, int64, int64")
-def _product_cuda(a, b, bias, biased, c, plan, m, n, depth, ai, ak, bk, bj):
-    """A block computes one square of one product of the batch, its thread (r, s) the element (i, j) there.
-
-    Row i of a and column j of b are wanted by TILE threads each, so the block fetches them together: for each stretch
-    of TILE along the depth, every thread puts one element of a and one of b into shared memory, all wait, and each
-    multiplies its row by its column there; all wait again before the next stretch overwrites it. Beyond the edges the
-    squares hold 0. Memory is read TILE times less often than by threads on their own. `ai, ak, bk, bj` are the steps
-    from one row or column to the next.
-    """
-    left = cuda.shared.array((TILE, TILE), a.dtype)
-    right = cuda.shared.array((TILE, TILE), b.dtype)
-    down, across = (m + TILE - 1) // TILE, (n + TILE - 1) // TILE
-    block, r, s = cuda.blockIdx.x, cuda.threadIdx.x // TILE, cuda.threadIdx.x % TILE
-    i, j, item = block // across % down * TILE + r, block % across * TILE + s, block // (across * down)
-    items = cuda.gridDim.x // (across * down)
-    from_a, from_b = place(item, items, plan, 0) * m * depth, place(item, items, plan, 1) * depth * n
-    zero = a.dtype.type(0)
-    total = zero
-    for k in range(0, depth, TILE):
-        left[r, s] = a[from_a + i * ai + (k + s) * ak] if i < m and k + s < depth else zero
-        right[r, s] = b[from_b + (k + r) * bk + j * bj] if k + r < depth and j < n else zero
-        cuda.syncthreads()
-        for d in range(TILE):
-            total += left[r, d] * right[d, s]
-        cuda.syncthreads()
-    if i < m and j < n:
-        c[(item * m + i) * n + j] = total + bias[j] if biased != 0 else total

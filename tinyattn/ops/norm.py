@@ -8,8 +8,11 @@ import numpy as np
 from numba import prange
 
 from ..autograd import Op
+from ..cuda import SIMULATED, THREADS, cuda, cuda_kernel, flat
+from ..cuda import sqrt as cuda_sqrt
 from ..device import empty, kernel, launch
 from .broadcast import ShapeError
+from .rows_cuda import block_sum, grid_of_rows
 from .shared import first_row, row_sum
 from .softmax import check_float, matrix
 
@@ -33,7 +36,7 @@ class LayerNorm(Op):
     def __init__(self, eps=1e-5):
         self.eps = eps
 
-    def cpu(self, x, weight=None, bias=None):
+    def _check(self, x, weight, bias):
         check_float(self.name, x)
         if x.ndim == 0:
             raise ShapeError(f"{self.name}: expected x of shape (..., D), got a single number")
@@ -44,7 +47,10 @@ class LayerNorm(Op):
                                  f"got {p.shape}")
             if p is not None and p.dtype != x.dtype:
                 raise TypeError(f"{self.name}: x is {x.dtype} but {name} is {p.dtype}")
-        rows = matrix(x)
+        return n
+
+    def cpu(self, x, weight=None, bias=None):
+        n, rows = self._check(x, weight, bias), matrix(x)
         y, mean, rstd = empty(x.shape, x.dtype), empty(len(rows), x.dtype), empty(len(rows), x.dtype)
         w = _constant(1, n, x.dtype) if weight is None else weight.ravel()
         b = _constant(0, n, x.dtype) if bias is None else bias.ravel()
@@ -64,6 +70,35 @@ class LayerNorm(Op):
         launch(x.size * 0.6, _layer_norm_grad, (*args, 0, CHUNKS), _layer_norm_grad_chunks, args)
         dw = dw.sum(axis=0)
         return (dx, dw[0].copy(), dw[1].copy())[:len(self.needs)]
+
+    def cuda(self, x, weight=None, bias=None):
+        n = self._check(x, weight, bias)
+        y, mean, rstd = (empty(shape, x.dtype, "cuda") for shape in (x.shape, x.shape[:-1], x.shape[:-1]))
+        (_, threads), _ = grid_of_rows(1, n, 1)
+        _layer_norm_cuda[x.size // max(n, 1), threads](
+            flat(x), flat(x if weight is None else weight), int(weight is not None), flat(x if bias is None else bias),
+            int(bias is not None), x.dtype.type(self.eps), flat(y), flat(mean), flat(rstd), n)
+        if self.recorded:
+            self.saved = mean, rstd
+        return y
+
+    def cuda_grad(self, g, y, x, weight=None, bias=None):
+        mean, rstd = map(flat, self.saved)
+        dx, n = None, x.shape[-1]
+        rows = x.size // max(n, 1)
+        if self.needs[0]:
+            dx = empty(x.shape, x.dtype, "cuda")
+            (_, threads), _ = grid_of_rows(1, n, 1)
+            _layer_norm_grad_cuda[rows, threads](flat(g), flat(x), flat(x if weight is None else weight),
+                                                 int(weight is not None), mean, rstd, flat(dx), n)
+        if not any(self.needs[1:]):
+            return (dx, None, None)[:len(self.needs)]
+        tiles = -(-n // WIDE)
+        chunks = min(MOST_CHUNKS, -(-rows // CHUNK_ROWS)) or 1
+        parts, dw, db = (empty(shape, x.dtype, "cuda") for shape in ((2, chunks, n), (n,), (n,)))
+        _column_parts_cuda[tiles * chunks, COLUMN_THREADS](flat(g), flat(x), mean, rstd, flat(parts), rows, n, chunks)
+        _add_parts_cuda.each(n)(flat(parts), flat(dw), flat(db), chunks)
+        return tuple(d if need else None for d, need in zip((dx, dw, db), self.needs, strict=False))
 
     def composed(self, x, weight=None, bias=None):
         away = x - x.mean(axis=-1, keepdims=True)
@@ -159,3 +194,89 @@ def _layer_norm_grad(g, x, weight, mean, rstd, dx, dw, begin, end):
 def _layer_norm_grad_chunks(g, x, weight, mean, rstd, dx, dw):
     for c in prange(CHUNKS):
         _layer_norm_grad(g, x, weight, mean, rstd, dx, dw, c, c + 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the same on a card
+# ---------------------------------------------------------------------------------------------------------------------
+COLUMN_THREADS = 16 if SIMULATED else THREADS
+WIDE = 4 if SIMULATED else 32          # neighbouring columns that a block adds up
+CHUNK_ROWS = 4 if SIMULATED else 64    # rows that it adds up; more, where there would be more than
+MOST_CHUNKS = 3 if SIMULATED else 128  # of such chunks
+
+
+@cuda_kernel("T[::1], T[::1], int64, T[::1], int64, T, T[::1], T[::1], T[::1], int64")
+def _layer_norm_cuda(x, weight, weighted, bias, biased, eps, y, mean, rstd, n):
+    """Block i computes row i, its thread t the elements t, t + threads, ...: all together their mean, then the mean square
+    of what is left, then each its elements of y. Mean and 1 / deviation are kept."""
+    shared = cuda.shared.array(THREADS, x.dtype)
+    i, t, threads = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    first, length, total = i * n, x.dtype.type(n), x.dtype.type(0)
+    for d in range(t, n, threads):
+        total += x[first + d]
+    mu = block_sum(shared, total, t, 1) / length
+    total = x.dtype.type(0)
+    for d in range(t, n, threads):
+        away = x[first + d] - mu
+        total += away * away
+    r = x.dtype.type(1) / cuda_sqrt(block_sum(shared, total, t, 1) / length + eps)
+    for d in range(t, n, threads):
+        v = (x[first + d] - mu) * r
+        if weighted != 0:
+            v = v * weight[d]
+        y[first + d] = v + bias[d] if biased != 0 else v
+    if t == 0:
+        mean[i], rstd[i] = mu, r
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], int64, T[::1], T[::1], T[::1], int64")
+def _layer_norm_grad_cuda(g, x, weight, weighted, mean, rstd, dx, n):
+    """Block i computes row i, its thread t the elements t, t + threads, ..., with h = (x - mean) rstd and u = g * weight:
+
+    dx[i, d] = rstd (u_d - mean_d(u) - h_d mean_d(u h))
+    """
+    shared = cuda.shared.array(THREADS, x.dtype)
+    i, t, threads = cuda.blockIdx.x, cuda.threadIdx.x, cuda.blockDim.x
+    first, length, mu, r = i * n, x.dtype.type(n), mean[i], rstd[i]
+    a, b = x.dtype.type(0), x.dtype.type(0)
+    for d in range(t, n, threads):
+        u = g[first + d] * weight[d] if weighted != 0 else g[first + d]
+        a += u
+        b += u * ((x[first + d] - mu) * r)
+    a = block_sum(shared, a, t, 1) / length
+    b = block_sum(shared, b, t, 1) / length
+    for d in range(t, n, threads):
+        u = g[first + d] * weight[d] if weighted != 0 else g[first + d]
+        dx[first + d] = r * (u - a - (x[first + d] - mu) * r * b)
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], T[::1], T[::1], int64, int64, int64")
+def _column_parts_cuda(g, x, mean, rstd, parts, rows, n, chunks):
+    """A block adds up one chunk of the rows in WIDE neighbouring columns: parts[0, chunk, d] = sum_i g[i, d] h[i, d] and
+    parts[1, chunk, d] = sum_i g[i, d]. Thread t takes column t % WIDE and every lane-th row, so threads side by side read
+    memory side by side; the lanes are added in a tree."""
+    shared = cuda.shared.array(THREADS, x.dtype)
+    t, tiles = cuda.threadIdx.x, (n + WIDE - 1) // WIDE
+    chunk, d = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles * WIDE + t % WIDE
+    end, lanes = (chunk + 1) * rows // chunks, cuda.blockDim.x // WIDE
+    w, b = x.dtype.type(0), x.dtype.type(0)
+    if d < n:
+        for i in range(chunk * rows // chunks + t // WIDE, end, lanes):
+            w += g[i * n + d] * ((x[i * n + d] - mean[i]) * rstd[i])
+            b += g[i * n + d]
+    w = block_sum(shared, w, t, WIDE)
+    b = block_sum(shared, b, t, WIDE)
+    if t < WIDE and d < n:
+        parts[chunk * n + d], parts[(chunks + chunk) * n + d] = w, b
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], int64")
+def _add_parts_cuda(parts, dw, db, chunks):
+    """Thread d adds up column d of the chunks, from the first to the last: the same bits every time."""
+    d, n = cuda.grid(1), dw.size
+    if d < n:
+        w, b = parts[d], parts[chunks * n + d]
+        for c in range(1, chunks):
+            w += parts[c * n + d]
+            b += parts[(chunks + c) * n + d]
+        dw[d], db[d] = w, b

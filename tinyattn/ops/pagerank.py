@@ -22,9 +22,10 @@ import numpy as np
 from numba import prange
 
 from ..autograd import Op
+from ..cuda import cuda, cuda_kernel, flat
 from ..device import empty, kernel, launch
-from .broadcast import ShapeError
-from .linalg import Solve
+from .broadcast import ShapeError, plan_of
+from .linalg import Solve, factor_cuda, solve_cuda
 from .shared import first_row, product
 from .softmax import check_float
 
@@ -46,7 +47,8 @@ class PageRank(Op):
     of eq 30 may diverge although the solution exists, and a column whose sum comes near 0 makes it arbitrarily large.
     So map raw scores to positive weights before, such as by exp.
 
-    Errors: ValueError for damping outside [0, 1) or a singular matrix (negative weights only), ShapeError, TypeError.
+    Errors: ValueError for damping outside [0, 1) or a singular matrix (negative weights only), ShapeError, TypeError. On a
+    card, which cannot raise, alpha of a graph with a singular matrix is nan.
     """
     name = "pagerank"
     tex = r"(1 - \lambda) (I - \lambda {w} D^{-1})^{-1} {y}"
@@ -57,12 +59,7 @@ class PageRank(Op):
         self.damping = damping
 
     def cpu(self, w, y):
-        check_float(self.name, w)
-        if w.ndim != 3 or w.shape[1] != w.shape[2] or y.ndim not in (2, 3) or y.shape[:2] != w.shape[:2]:
-            raise ShapeError(f"{self.name}: expected w (B,N,N) and y (B,N) or (B,N,M), got w {w.shape} and y {y.shape}")
-        if w.dtype != y.dtype:
-            raise TypeError(f"{self.name}: expected w and y of one type, got {w.dtype} and {y.dtype}")
-        b, n = w.shape[:2]
+        b, n = self.checked(w, y)
         graphs = b if self.recorded else min(b, CHUNKS)  # without a backward pass each chunk uses its factors again
         lu, swaps, sums = empty((graphs, n, n), w.dtype), empty((b, n), np.int64), empty((b, n), w.dtype)
         x = _restarts(y) * w.dtype.type(1 - self.damping)                       # (B,M,N)
@@ -83,6 +80,42 @@ class PageRank(Op):
         args = np.ascontiguousarray(w), w.dtype.type(self.damping), lu, swaps, sums, _restarts(alpha), c, dw
         launch(_cost(w, c) / 2, _solve_grad, (*args, 0, CHUNKS), _solve_grad_chunks, args)
         return dw if need_w else None, _back(c * w.dtype.type(1 - self.damping), y) if need_y else None
+
+    def cuda(self, w, y):
+        b, n = self.checked(w, y)
+        lu, sums, x = empty(w.shape, w.dtype, "cuda"), empty((b, n), w.dtype, "cuda"), empty((b, n, *y.shape[2:]), y.dtype, "cuda")
+        _matrix_cuda.each(b * n)(flat(w), w.dtype.type(self.damping), flat(lu), flat(sums), n)
+        order = factor_cuda(lu, n)
+        self.through(lu, order, y, x)
+        if self.recorded:
+            self.saved = lu, order, sums
+        return x
+
+    def cuda_grad(self, g, alpha, w, y):
+        lu, order, sums = self.saved
+        need_w, need_y = self.needs
+        dy, dw = empty(y.shape, y.dtype, "cuda"), empty(w.shape, w.dtype, "cuda") if need_w else None
+        self.through(lu, order, g, dy, transposed=True)
+        if need_w:  # c = dy / (1 - lam)
+            (b, n), m = w.shape[:2], y.shape[2] if y.ndim == 3 else 1
+            _weights_grad_cuda.each(b * n)(flat(w), w.dtype.type(self.damping / (1 - self.damping)), flat(sums), flat(alpha),
+                                           flat(dy), flat(dw), n, m)
+        return dw, dy if need_y else None
+
+    def through(self, lu, order, y, x, transposed=False):
+        """x = (1 - lam) A^-1 y, or A^-T y."""
+        b, n, m = (*y.shape, 1)[:3]
+        _, plan = plan_of(self.name, (b,), (b,))
+        solve_cuda(lu, order, y, x, (b, n, m), plan, transposed, 1 - self.damping)
+
+    def checked(self, w, y):
+        """(B, N), or an error."""
+        check_float(self.name, w)
+        if w.ndim != 3 or w.shape[1] != w.shape[2] or y.ndim not in (2, 3) or y.shape[:2] != w.shape[:2]:
+            raise ShapeError(f"{self.name}: expected w (B,N,N) and y (B,N) or (B,N,M), got w {w.shape} and y {y.shape}")
+        if w.dtype != y.dtype:
+            raise TypeError(f"{self.name}: expected w and y of one type, got {w.dtype} and {y.dtype}")
+        return w.shape[:2]
 
     def composed(self, w, y):
         sums = w.sum(axis=1, keepdims=True)                                     # (B,1,N)
@@ -288,3 +321,45 @@ def _solve_grad(w, lam, lu, swaps, sums, alpha, c, dw, begin, end):
 def _solve_grad_chunks(w, lam, lu, swaps, sums, alpha, c, dw):
     for chunk in prange(CHUNKS):
         _solve_grad(w, lam, lu, swaps, sums, alpha, c, dw, chunk, chunk + 1)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the same on a card: flat arrays; restarts lie along columns, (B,N,M). A is factored and solved as in `linalg.py`
+# ---------------------------------------------------------------------------------------------------------------------
+@cuda_kernel("T[::1], T, T[::1], T[::1], int64")
+def _matrix_cuda(w, lam, lu, sums, n):
+    """Thread e has column j = e % N of graph e // N: its sum, then column j of I - lam W D^-1. It goes down the column, and
+    its neighbour down the next, so memory is read in order."""
+    e = cuda.grid(1)
+    if e < sums.size:
+        first, zero, one = e // n * n * n + e % n, w.dtype.type(0), w.dtype.type(1)
+        total = zero
+        for i in range(n):
+            total += w[first + i * n]
+        sums[e] = total
+        scale = zero if total == zero else -lam / total
+        for i in range(n):
+            v = scale * w[first + i * n]
+            lu[first + i * n] = v + one if i == e % n else v
+
+
+@cuda_kernel("T[::1], T, T[::1], T[::1], T[::1], T[::1], int64, int64")
+def _weights_grad_cuda(w, factor, sums, alpha, c, dw, n, m):
+    """Thread e has column j = e % N of graph e // N, as in `_matrix_cuda`:
+
+        dw[i, j] = factor sum_m c[i, m] alpha[j, m];  t = sum_i dw[i, j] w[i, j] / sums[j];  dw[i, j] = (dw[i, j] - t) / sums[j]
+    """
+    e = cuda.grid(1)
+    if e < sums.size:
+        b, first, zero = e // n, e // n * n * n + e % n, w.dtype.type(0)
+        scale = zero if sums[e] == zero else w.dtype.type(1) / sums[e]
+        t = zero
+        for i in range(n):
+            slope = zero
+            for k in range(m):
+                slope += c[(b * n + i) * m + k] * alpha[e * m + k]
+            slope *= factor
+            dw[first + i * n] = slope
+            t += slope * w[first + i * n] * scale
+        for i in range(n):
+            dw[first + i * n] = (dw[first + i * n] - t) * scale

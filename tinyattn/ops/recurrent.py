@@ -19,15 +19,20 @@ Conventions, the same for the three layers
                      unchanged and the output is 0, so the padded batch equals each sequence alone
     reverse=True     runs from the last step to the first, so from the last true step
     returns          hs (B,T,D) and the last state h (B,D), and c (B,D) for the LSTM
+
+On a card a block of threads takes the place of a chunk; its kernels stand in `recurrent_cuda.py`.
 """
 import functools
 
 import numpy as np
 
 from ..autograd import Op, scope
-from ..device import empty, get_num_threads
+from ..cuda import flat, on_card, reshaped
+from ..device import empty, get_num_threads, to_device
 from .broadcast import ShapeError
-from .matmul import column_sums, matmul_into, rows_of
+from .matmul import column_sums, matmul_cuda, matmul_into, rows_of
+from .reduce import sum_cuda
+from .shape import part, put
 
 
 class Scan(Op):
@@ -35,7 +40,23 @@ class Scan(Op):
     gates = 1
 
     def checked(self, x, h0, w_hh, b_hh, lengths, c0=None):
-        """Raise ShapeError unless the shapes fit; return (B, T, D), the bias and the lengths, made where they are None."""
+        """(B, T, D), the bias and the lengths, made where they are None; or the errors of `check`."""
+        sizes, lengths = self.check(x, h0, w_hh, b_hh, lengths, c0)
+        if b_hh is None:
+            b_hh = np.zeros(self.gates * sizes[2], x.dtype)
+        return sizes, np.ascontiguousarray(b_hh), np.ascontiguousarray(lengths, np.int64)
+
+    def checked_on_card(self, x, h0, w_hh, b_hh, lengths, c0=None):
+        """The same as flat arrays of a card. (Lengths that were sent there are known to the host.)"""
+        sizes, known = self.check(x, h0, w_hh, b_hh, lengths, c0)
+        if b_hh is None:
+            b_hh = on_card(np.zeros(self.gates * sizes[2], x.dtype))
+        if lengths is None or lengths.dtype != np.int64:
+            lengths = on_card(np.ascontiguousarray(known, np.int64))
+        return sizes, flat(b_hh), flat(lengths)
+
+    def check(self, x, h0, w_hh, b_hh, lengths, c0=None):
+        """Raise ShapeError unless the shapes fit; return (B, T, D) and the lengths, on the host."""
         kind = x.dtype
         if (kind.kind != "f" or h0.dtype != kind or w_hh.dtype != kind or (b_hh is not None and b_hh.dtype != kind)
                 or (c0 is not None and c0.dtype != kind)):
@@ -56,11 +77,11 @@ class Scan(Op):
             lengths = all_steps(b, t)
         elif lengths.dtype.kind not in "iu":
             raise TypeError(f"{self.name}: expected integer lengths, got {lengths.dtype}")
-        elif b and (lengths.min() < 0 or lengths.max() > t):
-            raise ValueError(f"{self.name}: expected lengths between 0 and T = {t}, got {lengths.min()} to {lengths.max()}")
-        if b_hh is None:
-            b_hh = np.zeros(g * d, x.dtype)
-        return (b, t, d), np.ascontiguousarray(b_hh), np.ascontiguousarray(lengths, np.int64)
+        else:
+            lengths = to_device(lengths, "cpu")
+            if b and (lengths.min() < 0 or lengths.max() > t):
+                raise ValueError(f"{self.name}: expected lengths between 0 and T = {t}, got {lengths.min()} to {lengths.max()}")
+        return (b, t, d), lengths
 
     def unrolled(self, step, x, lengths, *states):
         """The twin's loop: states = step(x_t, *states) in Tensor algebra, for all t; outputs (hs, *last states)."""
@@ -91,6 +112,27 @@ class Scan(Op):
         if need_b:
             grad_b = np.concatenate([column_sums(rows_of(at)) for at, _ in parts])
         return grad_w, grad_b
+
+    def weight_gradients_on_card(self, need_w, need_b, at, before, inner=None):
+        """The same on a card. `at` (B,T,GD) are the gradients at the products and the bias, `before` (B,T,D) is what w_hh
+        was multiplied with; its last D rows with `inner`, if that is given."""
+        grad_b = empty(at.shape[2], at.dtype, "cuda") if need_b else None
+        if need_b:
+            sum_cuda(flat(at), flat(grad_b), 1, at.shape[0] * at.shape[1], at.shape[2])
+        return of_weights_on_card(at, before, inner) if need_w else None, grad_b
+
+
+def of_weights_on_card(at, inputs, inner=None):
+    """The gradient (M,D) of a matrix: of the gradients (B,T,M) at its results and the vectors (B,T,D) that it multiplied;
+    its last D rows multiplied those of `inner`, if that is given."""
+    (b, t, m), d = at.shape, inputs.shape[2]
+    at, inputs = reshaped(at, (b * t, m)), reshaped(inputs, (b * t, d))
+    if inner is None:
+        return matmul_cuda(at, inputs, turned_a=True)
+    out, cut = empty((m, d), at.dtype, "cuda"), m - d
+    put(matmul_cuda(part(at, (slice(None), slice(cut))), inputs, turned_a=True), out, (slice(cut),))
+    put(matmul_cuda(part(at, (slice(None), slice(cut, m))), reshaped(inner, (b * t, d)), turned_a=True), out, (slice(cut, m),))
+    return out
 
 
 @functools.lru_cache(maxsize=64)

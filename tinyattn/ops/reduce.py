@@ -2,16 +2,17 @@
 
 Any axes can be reduced. The array is seen as (a, n, b): a outer axes, the n elements that are summed up, b inner axes; axes
 that do not lie side by side are brought together first. For b = 1 the loop runs along the n elements, otherwise along b,
-so that memory is always read in order.
+so that memory is always read in order. The kernels for a card stand in `reduce_cuda.py`.
 """
 import math
 
 import numpy as np
 
 from ..autograd import Op
-from ..cuda import NUMBERS, THREADS, cuda, cuda_function, cuda_kernel, flat, threads_for
+from ..cuda import flat
 from ..device import empty, kernel
 from .broadcast import ShapeError
+from .reduce_cuda import MAX, MIN, PROD, cumsum_cuda, extreme_grad_cuda, fold_cuda, prod_grad_cuda, sum_cuda
 from .shape import axis_of, permuted
 
 
@@ -65,6 +66,14 @@ class Reduction(Op):
             return out.reshape(x.shape)
         order = [i for i in range(x.ndim) if i not in axes] + list(axes)
         return out.reshape([x.shape[i] for i in order]).transpose(np.argsort(order))
+
+    def back_on_card(self, out, x):
+        """A device array of the lengths that `three_on_card` gives, in the shape of x."""
+        axes = self.axes(x.ndim)
+        if not axes or axes[-1] - axes[0] + 1 == len(axes):
+            return out
+        order = [i for i in range(x.ndim) if i not in axes] + list(axes)
+        return permuted(out, [order.index(i) for i in range(x.ndim)])
 
     def spread(self, g, x):
         """The incoming gradient, repeated along the reduced axes."""
@@ -141,13 +150,12 @@ class Extreme(Reduction):
         x, out, (a, n, b) = self.three_on_card(x)
         if n == 0:
             raise ShapeError(f"{self.name}: there is no {self.name} of nothing: a reduced axis has length 0")
-        _extreme_cuda[a * b, threads_for(n)](flat(x), flat(out), n, b, int(largest))
+        fold_cuda(flat(x), flat(out), a, n, b, MAX if largest else MIN)
         return out
 
     def grad_x(self, g, y, x):
         hit = (x == y.reshape(self.kept(x.shape))).to(g.dtype)
         return g.reshape(self.kept(x.shape)) * (hit / hit.sum(self.axes(x.ndim), keepdims=True))
-
 
     def cpu_grad(self, g, y, x):
         if not self.axes(x.ndim):
@@ -157,6 +165,12 @@ class Extreme(Reduction):
         flat = (moved.shape[0], moved.shape[2])
         _extreme_grad(np.ascontiguousarray(g).reshape(flat), np.ascontiguousarray(y).reshape(flat), moved, out)
         return (self.back(out, x),)
+
+    def cuda_grad(self, g, y, x):
+        moved, _, lengths = self.three_on_card(x)
+        out = empty(moved.shape, x.dtype, "cuda")
+        extreme_grad_cuda(flat(g), flat(y), flat(moved), flat(out), *lengths)
+        return (self.back_on_card(out, x),)
 
 
 class Max(Extreme):
@@ -219,6 +233,11 @@ class Prod(Reduction):
         _prod(x, out)
         return out.reshape(shape)
 
+    def cuda(self, x):
+        x, out, lengths = self.three_on_card(x)
+        fold_cuda(flat(x), flat(out), *lengths, PROD)
+        return out
+
     def composed(self, x):
         """Multiply the first half with the second, again and again: never a division, so zeros need no special care."""
         axes, kept = self.axes(x.ndim), self.kept(x.shape)
@@ -244,6 +263,12 @@ class Prod(Reduction):
         _prod_grad(flat, moved.reshape(len(flat), n), out.reshape(len(flat), n))
         return (out.transpose(np.argsort(order)),)
 
+    def cuda_grad(self, g, y, x):
+        moved, _, lengths = self.three_on_card(x)
+        out = empty(moved.shape, x.dtype, "cuda")
+        prod_grad_cuda(flat(g), flat(moved), flat(out), *lengths)
+        return (self.back_on_card(out, x),)
+
     def samples(rng):
         yield from Reduction.samples(rng)
         yield {"axis": -1}, (np.array([[0.0, 2, 3], [0, 2, 0], [1, 2, 3], [0, 0, 0]]),)
@@ -266,8 +291,7 @@ class Cumsum(Op):
     def cuda(self, x):
         axis = axis_of("cumsum", self.axis, x.ndim)
         out, b = empty(x.shape, x.dtype, "cuda"), math.prod(x.shape[axis + 1:])
-        rows = math.prod(x.shape[:axis]) * b if x.size else 0
-        _cumsum_cuda.each(rows)(flat(x), flat(out), rows, x.shape[axis], b)
+        cumsum_cuda(flat(x), flat(out), math.prod(x.shape[:axis]) * b if x.size else 0, x.shape[axis], b)
         return out
 
     def grad_x(self, g, y, x):
@@ -402,103 +426,3 @@ def _cumsum(x, out):
         for j in range(1, n):
             for k in range(b):
                 out[i, j, k] = out[i, j - 1, k] + x[i, j, k]
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# the same on a card: x is (a, n, b) and out (a, b), both flat
-# ---------------------------------------------------------------------------------------------------------------------
-CHUNK = 8192  # elements that one block adds up
-
-
-def sum_cuda(x, out, a, n, b, chunk=CHUNK, squares=False, root=False, factor=1.0):
-    """out[i, k] = factor * sum over j of x[i, j, k]; with `squares` of x[i, j, k]^2, with `root` the root of the sum.
-    More elements than one block's share are added up in several launches."""
-    chunks = max(1, -(-n // chunk))
-    target = out if chunks == 1 else empty(a * chunks * b, np.float64, "cuda")
-    width = threads_for(b, most=32)
-    threads = max(width, threads_for(min(n, chunk) * width))
-    last = chunks == 1
-    _sum_cuda[a * chunks * -(-b // width), threads](x, target, n, b, width, chunk, chunks, int(squares),
-                                                    int(root and last), factor if last else 1.0)
-    if not last:
-        sum_cuda(target, out, a, chunks, b, chunk, root=root, factor=factor)
-
-
-@cuda_kernel("T[::1], U[::1], int64, int64, int64, int64, int64, int64, int64, float64",
-             types=("float32>float32", "float64>float64", "int64>int64", "float32>float64", "int64>float64",
-                    "float64>float32", "float64>int64"))
-def _sum_cuda(x, out, n, b, width, chunk, chunks, squares, root, factor):
-    """A block adds up one chunk of the n elements, for `width` neighbouring columns k.
-
-    Thread t takes column t % width and every `lanes`-th of its elements, so threads side by side read memory side by
-    side. Their sums are then added in a tree in shared memory: lane 0 + lane 4, 1 + 5, ..; 0 + 2, 1 + 3; 0 + 1. All in
-    float64 (reading x takes longer), always in this order: the same bits every time.
-    """
-    sums = cuda.shared.array(THREADS, np.float64)
-    t, lanes = cuda.threadIdx.x, cuda.blockDim.x // width
-    tiles = (b + width - 1) // width
-    block, tile = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles
-    i, c, k = block // chunks, block % chunks, tile * width + t % width
-    end = (c + 1) * chunk
-    end = n if n < end else end
-    total = np.float64(0)
-    if k < b:
-        for j in range(c * chunk + t // width, end, lanes):
-            v = np.float64(x[(i * n + j) * b + k])
-            total += v * v if squares != 0 else v
-    sums[t] = total
-    cuda.syncthreads()
-    step = lanes // 2
-    while step > 0:
-        if t < step * width:
-            sums[t] += sums[t + step * width]
-        cuda.syncthreads()
-        step //= 2
-    if t < width and k < b:
-        out[(i * chunks + c) * b + k] = (math.sqrt(sums[t]) if root != 0 else sums[t]) * factor
-
-
-@cuda_function
-def better(v, w, largest):
-    """v, unless w is larger (smaller, if `largest` is 0); a nan wins."""
-    if v != v:
-        return v
-    if largest != 0:
-        return v if v > w else w
-    return v if v < w else w
-
-
-@cuda_kernel("T[::1], T[::1], int64, int64, int64", types=NUMBERS)
-def _extreme_cuda(x, out, n, b, largest):
-    """A block finds the extreme element of one row x[i, :, k]: its thread t that of the elements t, t + threads, ..;
-    then half of the threads go on with the better of two, and half of those, in shared memory."""
-    found = cuda.shared.array(THREADS, x.dtype)
-    t, step = cuda.threadIdx.x, cuda.blockDim.x
-    first = cuda.blockIdx.x // b * n * b + cuda.blockIdx.x % b
-    best = x[first]
-    for j in range(t, n, step):
-        best = better(best, x[first + j * b], largest)
-    found[t] = best
-    cuda.syncthreads()
-    step //= 2
-    while step > 0:
-        if t < step:
-            found[t] = better(found[t], found[t + step], largest)
-        cuda.syncthreads()
-        step //= 2
-    if t == 0:
-        out[cuda.blockIdx.x] = found[0]
-
-
-@cuda_kernel("T[::1], T[::1], int64, int64, int64", types=NUMBERS)
-def _cumsum_cuda(x, out, rows, n, b):
-    """Thread r adds up row x[i, :, k] with (i, k) = (r // b, r % b), from its first element to its last as on the CPU:
-    as many threads as there are rows, so one long row goes slowly."""
-    r = cuda.grid(1)
-    if r < rows:
-        first = r // b * n * b + r % b
-        total = x[first]
-        out[first] = total
-        for j in range(1, n):
-            total += x[first + j * b]
-            out[first + j * b] = total

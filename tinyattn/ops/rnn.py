@@ -5,8 +5,11 @@ r"""The simple recurrent network over a whole sequence, forward and backward. Se
 import numpy as np
 from numba import prange
 
+from ..cuda import flat
 from ..device import Code, call, empty, kernel, launch
 from .recurrent import Scan, chunk_rows, cost, recurrent_samples
+from .recurrent_cuda import _rnn_back_cuda, _rnn_cuda, lanes_for, rows_for
+from .shape import permuted
 from .shared import pack, product, tanh
 
 
@@ -31,6 +34,17 @@ class RNNScan(Scan):
             self.saved = lengths, before
         return hs, h
 
+    def cuda(self, x, h0, w_hh, b_hh, lengths):
+        (b, t, d), bias, lengths = self.checked_on_card(x, h0, w_hh, b_hh, lengths)
+        hs, h, before = [empty(s, x.dtype, "cuda") for s in ((b, t, d), (b, d), (b, t if self.recorded else 0, d))]
+        rows, blocks = rows_for(b)
+        _rnn_cuda[blocks, lanes_for(d)](flat(x), flat(h0), flat(permuted(w_hh, (1, 0))), bias, lengths, flat(hs), flat(h),
+                                        flat(before), rows, int(self.recorded), t, d, int(self.reverse),
+                                        int(self.nonlinearity == "relu"))
+        if self.recorded:
+            self.saved = lengths, before
+        return hs, h
+
     def composed(self, x, h0, w_hh, b_hh, lengths):
         u, bias = w_hh.T, 0.0 if b_hh is None else b_hh
 
@@ -49,6 +63,16 @@ class RNNScan(Scan):
         launch(cost(b, t, d, 1), _backward, args, _backward_parallel, args)
         need_x, need_h, need_w, need_b = self.needs[:4]
         grad_w, grad_b = self.weight_gradients(need_w, need_b, (at_x, before))
+        return at_x if need_x else None, at_h if need_h else None, grad_w, grad_b, None
+
+    def cuda_grad(self, g, y, x, h0, w_hh, b_hh, lengths):
+        lengths, before = self.saved
+        b, t, d = before.shape
+        at_x, at_h, (rows, blocks) = empty((b, t, d), x.dtype, "cuda"), empty((b, d), x.dtype, "cuda"), rows_for(b)
+        _rnn_back_cuda[blocks, lanes_for(d)](flat(g[0]), flat(g[1]), flat(w_hh), lengths, flat(y[0]), flat(at_x), flat(at_h),
+                                             rows, t, d, int(self.reverse), int(self.nonlinearity == "relu"))
+        need_x, need_h, need_w, need_b = self.needs[:4]
+        grad_w, grad_b = self.weight_gradients_on_card(need_w, need_b, at_x, before)
         return at_x if need_x else None, at_h if need_h else None, grad_w, grad_b, None
 
     def samples(rng):

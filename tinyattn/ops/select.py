@@ -4,8 +4,9 @@ import numpy as np
 
 from ..autograd import Op
 from ..cuda import ANY, cuda, cuda_kernel, flat, on_card, place
+from ..cuda.elementwise import elementwise, first_of_two, in_pairs, second_of_two
 from ..device import empty, kernel
-from .broadcast import plan_of
+from .broadcast import binary, plan_of
 from .shared import offset
 from .unary import shape_samples
 
@@ -24,7 +25,7 @@ class Where(Op):
     def cuda(self, condition, x, y):
         shape, plan = plan_of("where", condition.shape, x.shape, y.shape)
         out = empty(shape, x.dtype, "cuda")
-        _where_cuda.each(out.size)(flat(condition), flat(x), flat(y), flat(out), on_card(plan))
+        in_pairs(_where_cuda, out.size)(flat(condition), flat(x), flat(y), flat(out), on_card(plan))
         return out
 
     def grad_x(self, g, out, condition, x, y):
@@ -32,6 +33,15 @@ class Where(Op):
 
     def grad_y(self, g, out, condition, x, y):
         return g.where(~condition, 0.0)
+
+    def cuda_grad(self, g, out, condition, x, y):
+        _, *needed = [int(need) for need in self.needs]
+        grads = [empty(g.shape, g.dtype, "cuda") if need else None for need in needed]
+        if any(needed):
+            _, plan = binary("where", g, condition)
+            to_x, to_y = (flat(grads[i] if needed[i] else grads[1 - i]) for i in range(2))
+            _where_grad_cuda.each(g.size)(flat(g), flat(condition), on_card(plan), to_x, to_y, *needed)
+        return None, *grads
 
     def samples(rng):
         yield {}, (rng.random((2, 3)) < 0.5, rng.normal(size=(2, 3)), rng.normal(size=(3,)))
@@ -53,11 +63,16 @@ class Clip(Op):
 
     def cuda(self, x):
         out = empty(x.shape, x.dtype, "cuda")
-        _clip_cuda.each(out.size)(flat(x), x.dtype.type(self.low), x.dtype.type(self.high), flat(out))
+        in_pairs(_clip_cuda, out.size)(flat(x), x.dtype.type(self.low), x.dtype.type(self.high), flat(out))
         return out
 
     def grad_x(self, g, y, x):
         return g.where((x >= self.low) & (x <= self.high), 0.0)
+
+    def cuda_grad(self, g, y, x):
+        out = empty(x.shape, x.dtype, "cuda")
+        _clip_grad_cuda.each(out.size)(flat(g), flat(x), x.dtype.type(self.low), x.dtype.type(self.high), flat(out))
+        return (out,)
 
     def samples(rng):
         for _, inputs in shape_samples(rng):
@@ -81,20 +96,41 @@ def _clip(x, low, high, out):
         out[i] = high if v > high else v
 
 
-@cuda_kernel("boolean[::1], T[::1], T[::1], T[::1], int64[:, ::1]", types=ANY)
-def _where_cuda(condition, x, y, out, plan):
-    """On a card: thread e chooses element e of the result."""
+# ---------------------------------------------------------------------------------------------------------------------
+# the same on a card: see cuda/elementwise.py
+# ---------------------------------------------------------------------------------------------------------------------
+@elementwise("boolean, T, T", types=ANY, stretched=True)
+def _where_cuda(condition, x, y):
+    """Both are read before it is known which is wanted: to wait for the condition first would take as long again."""
+    return x if condition else y
+
+
+@cuda_kernel("T[::1], boolean[::1], int64[:, ::1], T[::1], T[::1], int64, int64")
+def _where_grad_cuda(g, condition, plan, to_x, to_y, need_x, need_y):
+    """Thread e sends element e of g to the side that was chosen, and 0 to the other."""
     e = cuda.grid(1)
-    if e < out.size:
-        if condition[place(e, out.size, plan, 0)]:
-            out[e] = x[place(e, out.size, plan, 1)]
-        else:
-            out[e] = y[place(e, out.size, plan, 2)]
+    if e < g.size:
+        chosen, zero = condition[place(e, g.size, plan, 1)], g.dtype.type(0)
+        if need_x != 0:
+            to_x[e] = g[e] if chosen else zero
+        if need_y != 0:
+            to_y[e] = zero if chosen else g[e]
 
 
 @cuda_kernel("T[::1], T, T, T[::1]")
 def _clip_cuda(x, low, high, out):
+    """The walk of cuda/elementwise.py, for a formula that takes two numbers besides."""
+    i = first_of_two()
+    if i < out.size:
+        j = second_of_two(i, out.size)
+        a, b = x[i], x[j]
+        a, b = low if a < low else a, low if b < low else b
+        out[i] = high if a > high else a
+        out[j] = high if b > high else b
+
+
+@cuda_kernel("T[::1], T[::1], T, T, T[::1]")
+def _clip_grad_cuda(g, x, low, high, out):
     i = cuda.grid(1)
     if i < out.size:
-        v = low if x[i] < low else x[i]
-        out[i] = high if v > high else v
+        out[i] = g[i] if x[i] >= low and x[i] <= high else g.dtype.type(0)

@@ -1,7 +1,8 @@
 """Rearranging without arithmetic: reshape, permute, expand, flip, pad, concat, stack, split.
 
 Reshape, permute, expand, flip and split give views: other strides over the same memory. Every other op takes any strides.
-On a card every array is C-contiguous: there reshape is a view, and all the others copy, with one kernel.
+On a card every array is C-contiguous: there reshape is a view, and all the others copy: with one kernel, or with a second
+one if the axis along which memory runs is another afterwards.
 """
 import math
 from functools import lru_cache
@@ -9,9 +10,10 @@ from functools import lru_cache
 import numpy as np
 
 from ..autograd import Op
-from ..cuda import ANY, cuda, cuda_kernel, flat, on_card, place, reshaped
+from ..cuda import ANY, SIMULATED, cuda, cuda_kernel, flat, on_card, place, reshaped
+from ..cuda.elementwise import first_of_two, in_pairs, second_of_two
 from ..device import empty
-from .broadcast import ShapeError
+from .broadcast import ShapeError, planned
 
 
 def axis_of(name, axis, ndim):
@@ -180,12 +182,11 @@ class Concat(Op):
         return np.concatenate(xs, self.check(xs))
 
     def cuda(self, *xs):
-        axis, end = self.check(xs), 0
+        axis = self.check(xs)
         length = sum(x.shape[axis] for x in xs)
         out = empty((*xs[0].shape[:axis], length, *xs[0].shape[axis + 1:]), xs[0].dtype, "cuda")
-        for x in xs:
-            begin, end = end, end + x.shape[axis]
-            put(x, out, (*(slice(None),) * axis, slice(begin, end)))
+        for i, x in enumerate(xs):
+            put(x, out, self.place_of(i, xs))
         return out
 
     def check(self, xs):
@@ -196,15 +197,22 @@ class Concat(Op):
             raise ShapeError(f"concat: shapes {', '.join(map(str, shapes))} differ in another axis than axis {axis}")
         return axis
 
-    def grad_xs(self, i, g, y, *xs):
-        axis = self.axis % g.ndim
+    def place_of(self, i, xs):
+        """Where input i stands in the result, as an index."""
+        axis = self.axis % xs[0].ndim
         begin = sum(x.shape[axis] for x in xs[:i])
-        return g[(slice(None),) * axis + (slice(begin, begin + xs[i].shape[axis]),)]
+        return (slice(None),) * axis + (slice(begin, begin + xs[i].shape[axis]),)
+
+    def grad_xs(self, i, g, y, *xs):
+        return g[self.place_of(i, xs)]
 
     def cpu_grad(self, g, y, *xs):
         axis = self.axis % g.ndim
         ends = np.cumsum([x.shape[axis] for x in xs])
         return np.split(g, ends[:-1], axis)
+
+    def cuda_grad(self, g, y, *xs):
+        return [part(g, self.place_of(i, xs)) if need else None for i, need in enumerate(self.needs)]
 
     def samples(rng):
         yield {"axis": 1}, (rng.normal(size=(2, 3)), rng.normal(size=(2, 1)), rng.normal(size=(2, 0)))
@@ -241,6 +249,10 @@ class Stack(Op):
     def cpu_grad(self, g, y, *xs):
         lead = (slice(None),) * (self.axis % g.ndim)
         return [np.asarray(g[(*lead, i)]) for i in range(len(xs))]
+
+    def cuda_grad(self, g, y, *xs):
+        lead = (slice(None),) * (self.axis % g.ndim)
+        return [part(g, (*lead, i)) if need else None for i, need in enumerate(self.needs)]
 
     def samples(rng):
         yield {"axis": 1}, (rng.normal(size=(2, 3)), rng.normal(size=(2, 3)))
@@ -288,7 +300,20 @@ def steps(shape):
 def permuted(x, axes):
     """A device array with its axes in another order."""
     apart = steps(x.shape)
-    return strided_copy(x, [x.shape[a] for a in axes], [apart[a] for a in axes])
+    shape, from_x = [x.shape[a] for a in axes], [apart[a] for a in axes]
+    # The axis along which x runs, and the one along which the result runs: axes of length 1 are none.
+    order = [a % x.ndim for a in axes if x.shape[a] > 1]
+    last = max(order, default=0)
+    if not order or order[-1] == last or min(x.shape[last], x.shape[order[-1]]) < SIDE // 4:
+        return strided_copy(x, shape, from_x)
+    out, to_out = empty(shape, x.dtype, "cuda"), steps(shape)
+    others = [i for i, a in enumerate(axes) if a % x.ndim not in (last, order[-1])]
+    plan = _copy_plan(*(tuple(s[i] for i in others) for s in (shape, from_x, to_out)))
+    m, n = x.shape[order[-1]], x.shape[last]
+    squares = -(-m // SIDE) * -(-n // SIDE)
+    _turn_cuda[squares * math.prod(shape[i] for i in others), SIDE * LINES](
+        flat(x), flat(out), on_card(plan), m, n, apart[order[-1]], to_out[[a % x.ndim for a in axes].index(last)])
+    return out
 
 
 def strided_copy(x, shape, apart, first=0):
@@ -297,7 +322,7 @@ def strided_copy(x, shape, apart, first=0):
     out = empty(shape, x.dtype, "cuda")
     apart = (0,) * (len(shape) - len(apart)) + tuple(apart)
     plan = on_card(_copy_plan(tuple(shape), apart, steps(shape)))
-    _copy_cuda.each(out.size)(flat(x), flat(out), plan, out.size, first, 0)
+    in_pairs(_copy_cuda, out.size)(flat(x), flat(out), plan, out.size, first, 0)
     return out
 
 
@@ -310,7 +335,8 @@ def part(x, index):
 def put(x, out, index):
     """out[index] = x on a card, for x of the shape of out[index]."""
     shape, first, apart = _part(out.shape, index)
-    _copy_cuda.each(x.size)(flat(x), flat(out), on_card(_copy_plan(shape, steps(shape), apart)), x.size, 0, first)
+    plan = on_card(_copy_plan(shape, steps(shape), apart))
+    in_pairs(_copy_cuda, x.size)(flat(x), flat(out), plan, x.size, 0, first)
 
 
 def filled(shape, value, dtype):
@@ -329,20 +355,45 @@ def _part(shape, index):
 @lru_cache(maxsize=4096)
 def _copy_plan(shape, from_x, to_out):
     """A plan as in `broadcast.py` for two arrays with these strides."""
-    *outer, n = shape or (1,)
-    plan = np.zeros((4, max(4, len(outer))), np.int64)
-    plan[0, :2] = [math.prod(outer), n]
-    plan[1] = 1
-    plan[1, :len(outer)] = outer
-    for i, apart in enumerate((from_x or (0,), to_out or (0,))):
-        plan[0, 2 + i] = apart[-1]
-        plan[2 + i, :len(outer)] = apart[:-1]
-    return plan
+    return planned(shape, [from_x, to_out])
 
 
 @cuda_kernel("T[::1], T[::1], int64[:, ::1], int64, int64, int64", types=ANY)
 def _copy_cuda(x, out, plan, n, from_x, to_out):
-    """Thread e copies element e of a part of x, of n elements, to its place in a part of out."""
-    e = cuda.grid(1)
-    if e < n:
-        out[to_out + place(e, n, plan, 1)] = x[from_x + place(e, n, plan, 0)]
+    """Element i of a part of x, of n elements, goes to its place in a part of out: two elements a thread, see
+    cuda/elementwise.py."""
+    i = first_of_two()
+    if i < n:
+        j = second_of_two(i, n)
+        a, b = x[from_x + place(i, n, plan, 0)], x[from_x + place(j, n, plan, 0)]
+        out[to_out + place(i, n, plan, 1)] = a
+        out[to_out + place(j, n, plan, 1)] = b
+
+
+SIDE, LINES = (4, 2) if SIMULATED else (32, 8)  # a block turns a square of SIDE x SIDE elements, LINES of its lines at a time
+WIDE = SIDE + 1
+
+
+@cuda_kernel("T[::1], T[::1], int64[:, ::1], int64, int64, int64, int64", types=ANY)
+def _turn_cuda(x, out, plan, m, n, x_step, out_step):
+    """out[j, i] = x[i, j] for matrices (m, n), one for each place of the other axes, which the plan gives.
+
+    Memory runs along j in x and along i in out: without help either the reads or the writes of neighbouring threads would
+    be far apart, and a card moves 32 bytes even where 4 are wanted. So a block reads a square line by line into shared
+    memory and writes it column by column. There a line is one longer than the square: the elements of a column would
+    otherwise all lie in one bank, which serves one thread at a time.
+    """
+    square = cuda.shared.array((SIDE, WIDE), x.dtype)
+    line, s = cuda.threadIdx.x // SIDE, cuda.threadIdx.x % SIDE
+    down, across = (m + SIDE - 1) // SIDE, (n + SIDE - 1) // SIDE
+    item, part = cuda.blockIdx.x // (down * across), cuda.blockIdx.x % (down * across)
+    i, j = part // across * SIDE, part % across * SIDE
+    items = cuda.gridDim.x // (down * across)
+    from_x, to_out = place(item, items, plan, 0), place(item, items, plan, 1)
+    for k in range(line, SIDE, LINES):
+        if i + k < m and j + s < n:
+            square[k, s] = x[from_x + (i + k) * x_step + j + s]
+    cuda.syncthreads()
+    for k in range(line, SIDE, LINES):
+        if j + k < n and i + s < m:
+            out[to_out + (j + k) * out_step + i + s] = square[s, k]

@@ -14,11 +14,12 @@ import numpy as np
 from numba import prange
 
 from ..autograd import Op
-from ..cuda import THREADS, cuda, cuda_function, cuda_kernel, flat, on_card, place, threads_for
+from ..cuda import THREADS, cuda, cuda_kernel, flat, on_card, place
 from ..cuda import exp as cuda_exp
 from ..cuda import log as cuda_log
 from ..device import empty, kernel, launch
 from .broadcast import ShapeError, plan_of
+from .rows_cuda import block_pair, block_sum, grid_of_rows, one_more, own_row
 from .shape import permuted
 from .shared import exp_below, first_row, log, offset, row_dot, row_max, row_sum, row_sum_exp
 
@@ -179,9 +180,7 @@ class Softmax(Op):
         return (_backward(self, (_softmax_grad, _softmax_grad_chunks), g, y), None)[:len(self.needs)]
 
     def cuda_grad(self, g, y, x, mask=None):
-        dx, (a, n, b) = empty(y.shape, y.dtype, "cuda"), _rows_on_card(self, y)
-        _softmax_grad_cuda[a * b, threads_for(n)](flat(g), flat(y), flat(dx), n, b)
-        return (dx, None)[:len(self.needs)]
+        return (_backward_on_card(self, _softmax_grad_cuda, g, y), None)[:len(self.needs)]
 
     samples = _samples
 
@@ -211,6 +210,9 @@ class LogSoftmax(Op):
 
     def cpu_grad(self, g, y, x, mask=None):
         return (_backward(self, (_log_softmax_grad, _log_softmax_grad_chunks), g, y), None)[:len(self.needs)]
+
+    def cuda_grad(self, g, y, x, mask=None):
+        return (_backward_on_card(self, _log_softmax_grad_cuda, g, y), None)[:len(self.needs)]
 
     samples = _samples
 
@@ -254,7 +256,8 @@ class LogSumExp(Op):
         kept = [n for n in range(x.ndim) if n not in axes]
         y, width = empty(self._shape(x.shape), x.dtype, "cuda"), math.prod(x.shape[n] for n in axes)
         x = x if kept + axes == list(range(x.ndim)) else permuted(x, kept + axes)
-        _log_sum_exp_cuda[y.size, threads_for(width)](flat(x), flat(y), width)
+        (_, threads), _ = grid_of_rows(1, width, 1)
+        _log_sum_exp_cuda[y.size, threads](flat(x), flat(y), width)
         return y
 
     def _shape(self, shape):
@@ -271,9 +274,19 @@ class LogSumExp(Op):
             return (dx.reshape(x.shape),)
         return (np.ascontiguousarray(dx.reshape([x.shape[n] for n in order]).transpose(np.argsort(order))),)
 
+    def cuda_grad(self, g, y, x):
+        dx = empty(x.shape, x.dtype, "cuda")
+        _, plan = plan_of(self.name, x.shape, self._kept(x.shape))
+        _log_sum_exp_grad_cuda.each(dx.size)(flat(g), flat(y), flat(x), on_card(plan), flat(dx))
+        return (dx,)
+
+    def _kept(self, shape):
+        """The shape with length 1 in place of the axes."""
+        axes = self._axes(shape)
+        return tuple(1 if n in axes else length for n, length in enumerate(shape))
+
     def grad_x(self, g, y, x):
-        axes = self._axes(x.shape)
-        shape = [1 if n in axes else length for n, length in enumerate(x.shape)]
+        shape = self._kept(x.shape)
         g, y = g.reshape(*shape), y.reshape(*shape)
         live = y != -np.inf
         return g * (x - y.where(live, 0.0)).exp()  # e^(-inf - 0) = 0 in a dead row
@@ -526,97 +539,60 @@ def _log_sum_exp_grad_chunks(g, y, x, dx):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the same on a card: x is seen as (a, n, b), and a row is x[i, :, k]
+# the same on a card: x is seen as (a, n, b), and a row is x[i, :, k]. Who is who in a block: see rows_cuda.py
 # ---------------------------------------------------------------------------------------------------------------------
 def _rows_on_card(op, x):
-    """(a, n, b): outer axes, the axis of the rows, inner axes. No rows where there is nothing in them."""
+    """(a, n, b): outer axes, the axis of the rows, inner axes."""
     axis = check_axis(op.name, op.axis, x.shape)
-    a, n, b = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1:])
-    return (a, n, b) if n else (0, 0, b)
+    return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1:])
 
 
 def _forward_on_card(op, x, mask, logarithm=False):
     """What softmax and log-softmax share: checks, axis, mask, launch."""
     check_float(op.name, x)
     y, (a, n, b) = empty(x.shape, x.dtype, "cuda"), _rows_on_card(op, x)
-    masked = mask is not None
+    masked, shape, step = mask is not None, () if mask is None else tuple(mask.shape), 0
+    common, plan = plan_of(op.name, x.shape, shape)
+    if common != x.shape:
+        raise ShapeError(f"{op.name}: the mask of shape {shape} does not broadcast to the scores of shape {x.shape}")
+    axis = len(shape) - x.ndim + op.axis % x.ndim  # in the mask
+    if axis >= 0 and shape[axis] > 1:
+        step = math.prod(shape[axis + 1:])
     mask = mask if masked else on_card(np.ones(1, np.bool_))
-    shape, plan = plan_of(op.name, x.shape, mask.shape if masked else ())
-    if shape != x.shape:
-        raise ShapeError(f"{op.name}: the mask of shape {mask.shape} does not broadcast to the scores of shape "
-                         f"{x.shape}")
-    _softmax_cuda[a * b, threads_for(n)](flat(x), flat(mask), on_card(plan), int(masked), int(logarithm), flat(y), n, b)
+    grid, width = grid_of_rows(a, n, b)
+    _softmax_cuda[grid](flat(x), flat(mask), on_card(plan), step, int(masked), int(logarithm), flat(y), n, b, width)
     return y
 
 
-@cuda_function
-def block_max(shared, value, t):
-    """The largest `value` of all threads of the block, nan if there is one. A tree: at each step half of them go on."""
-    shared[t] = value
-    cuda.syncthreads()
-    step = cuda.blockDim.x // 2
-    while step > 0:
-        if t < step:
-            high, other = shared[t], shared[t + step]
-            shared[t] = high if high > other or high != high else other
-        cuda.syncthreads()
-        step //= 2
-    high = shared[0]
-    cuda.syncthreads()  # everybody has read it before `shared` is used again
-    return high
+def _backward_on_card(op, kernel, g, y):
+    dx, (a, n, b) = empty(y.shape, y.dtype, "cuda"), _rows_on_card(op, y)
+    grid, width = grid_of_rows(a, n, b)
+    kernel[grid](flat(g), flat(y), flat(dx), n, b, width)
+    return dx
 
 
-@cuda_function
-def block_sum(shared, value, t):
-    """The sum of `value` over all threads of the block, always added in the same order."""
-    shared[t] = value
-    cuda.syncthreads()
-    step = cuda.blockDim.x // 2
-    while step > 0:
-        if t < step:
-            shared[t] += shared[t + step]
-        cuda.syncthreads()
-        step //= 2
-    total = shared[0]
-    cuda.syncthreads()
-    return total
-
-
-@cuda_kernel("T[::1], boolean[::1], int64[:, ::1], int64, int64, T[::1], int64, int64")
-def _softmax_cuda(x, mask, plan, masked, logarithm, y, n, b):
-    """A block computes one row, its thread t the elements j = t, t + threads, ...: the largest of the row, then e^ of
-    the differences and their sum, then the quotients, or their logarithms, the differences less log of the sum. A
-    forbidden element is -inf; `plan` finds its place in the mask."""
+@cuda_kernel("T[::1], boolean[::1], int64[:, ::1], int64, int64, int64, T[::1], int64, int64, int64")
+def _softmax_cuda(x, mask, plan, step, masked, logarithm, y, n, b, width):
+    """The threads of a row read it once, for its largest element and the sum of e^ of the differences from it; then once
+    more, and write the quotients, or their logarithms: the differences less log of the sum. A forbidden element is
+    -inf; `plan` finds the row's place in the mask, where its elements lie `step` apart."""
     shared = cuda.shared.array(THREADS, x.dtype)
-    t, threads = cuda.threadIdx.x, cuda.blockDim.x
-    first = cuda.blockIdx.x // b * n * b + cuda.blockIdx.x % b
-    zero, nothing = x.dtype.type(0), x.dtype.type(-math.inf)
-    high = nothing
-    for j in range(t, n, threads):
-        e = first + j * b
-        v = x[e]
-        if masked != 0 and not mask[place(e, x.size, plan, 1)]:
-            v = nothing
-        y[e] = v  # read again below by this same thread
-        high = high if high > v or high != high else v
-    high = block_max(shared, high, t)
+    first, lane, lanes, end = own_row(n, b, width)
+    zero, one, nothing = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-math.inf)
+    at = place(first, x.size, plan, 1) if masked != 0 else 0
+    high, total = nothing, zero
+    for j in range(lane, end, lanes):
+        v = x[first + j * b] if masked == 0 or mask[at + j * step] else nothing
+        high, total = one_more(high, total, v, one)
+    high, total = block_pair(shared, high, total, nothing, cuda.threadIdx.x, width)
     if high == nothing:
         high = zero  # -inf - 0, in place of nan
-    total = zero
-    for j in range(t, n, threads):
-        below = y[first + j * b] - high
-        v = cuda_exp(below)
-        y[first + j * b] = below if logarithm != 0 else v
-        total += v
-    total = block_sum(shared, total, t)
-    if logarithm != 0:
-        less = cuda_log(total) if total != zero else zero  # a row of -inf stays one
-        for j in range(t, n, threads):
-            y[first + j * b] -= less
-        return
-    scale = x.dtype.type(1) / total if total != zero else zero
-    for j in range(t, n, threads):
-        y[first + j * b] *= scale
+    total += high - high  # inf - inf: a row with inf is nan
+    less = cuda_log(total) if total != zero else zero
+    scale = one / total if total != zero else zero
+    for j in range(lane, end, lanes):
+        v = x[first + j * b] if masked == 0 or mask[at + j * step] else nothing
+        y[first + j * b] = v - high - less if logarithm != 0 else cuda_exp(v - high) * scale
 
 
 @cuda_kernel("T[::1], T[::1], int64")
@@ -624,31 +600,50 @@ def _log_sum_exp_cuda(x, y, n):
     """A block computes log sum_j e^x_j of one row x[i, :], its thread t with the elements t, t + threads, ..."""
     shared = cuda.shared.array(THREADS, x.dtype)
     t, threads, first = cuda.threadIdx.x, cuda.blockDim.x, cuda.blockIdx.x * n
-    high = x.dtype.type(-math.inf)
+    one, nothing, total = x.dtype.type(1), x.dtype.type(-math.inf), x.dtype.type(0)
+    high = nothing
     for j in range(t, n, threads):
-        v = x[first + j]
-        high = high if high > v or high != high else v
-    high = block_max(shared, high, t)
-    if high == x.dtype.type(math.inf) or high == x.dtype.type(-math.inf):
-        high = x.dtype.type(0)  # inf - 0 and -inf - 0, in place of nan
-    total = x.dtype.type(0)
-    for j in range(t, n, threads):
-        total += cuda_exp(x[first + j] - high)
-    total = block_sum(shared, total, t)
+        high, total = one_more(high, total, x[first + j], one)
+    high, total = block_pair(shared, high, total, nothing, t, 1)
     if t == 0:
         y[cuda.blockIdx.x] = high + cuda_log(total)
 
 
-@cuda_kernel("T[::1], T[::1], T[::1], int64, int64")
-def _softmax_grad_cuda(g, y, dx, n, b):
-    """A block computes one row: d = sum_j g_j y_j by all its threads together, then dx_j = y_j (g_j - d), thread t for
-    j = t, t + threads, ..."""
+@cuda_kernel("T[::1], T[::1], T[::1], int64[:, ::1], T[::1]")
+def _log_sum_exp_grad_cuda(g, y, x, plan, dx):
+    """Thread e computes element e of dx = g e^(x - y), and 0 where y is -inf. `plan` says where its row stands in g and y."""
+    e = cuda.grid(1)
+    if e < x.size:
+        row = place(e, x.size, plan, 1)
+        high = y[row]
+        if high == x.dtype.type(-math.inf):
+            high = x.dtype.type(0)
+        dx[e] = g[row] * cuda_exp(x[e] - high)
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], int64, int64, int64")
+def _softmax_grad_cuda(g, y, dx, n, b, width):
+    """The threads of a row compute d = sum_j g_j y_j together, then each for its elements dx_j = y_j (g_j - d)."""
     shared = cuda.shared.array(THREADS, g.dtype)
-    t, threads = cuda.threadIdx.x, cuda.blockDim.x
-    first = cuda.blockIdx.x // b * n * b + cuda.blockIdx.x % b
+    first, lane, lanes, end = own_row(n, b, width)
     total = g.dtype.type(0)
-    for j in range(t, n, threads):
+    for j in range(lane, end, lanes):
         total += g[first + j * b] * y[first + j * b]
-    d = block_sum(shared, total, t)
-    for j in range(t, n, threads):
+    d = block_sum(shared, total, cuda.threadIdx.x, width)
+    for j in range(lane, end, lanes):
         dx[first + j * b] = y[first + j * b] * (g[first + j * b] - d)
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], int64, int64, int64")
+def _log_softmax_grad_cuda(g, y, dx, n, b, width):
+    """The threads of a row compute d = sum_j g_j over the elements that are not -inf; there dx_j = g_j - e^y_j d, else 0."""
+    shared = cuda.shared.array(THREADS, g.dtype)
+    first, lane, lanes, end = own_row(n, b, width)
+    zero, nothing = g.dtype.type(0), g.dtype.type(-math.inf)
+    total = zero
+    for j in range(lane, end, lanes):
+        total += g[first + j * b] if y[first + j * b] != nothing else zero
+    d = block_sum(shared, total, cuda.threadIdx.x, width)
+    for j in range(lane, end, lanes):
+        v = y[first + j * b]
+        dx[first + j * b] = g[first + j * b] - cuda_exp(v) * d if v != nothing else zero

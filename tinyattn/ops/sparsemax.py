@@ -18,11 +18,17 @@ times slower where 1,000 elements are in the support. So training begins, with s
 The slope is that of a mean over the support: dx_j = s_j (g_j - sum_k s_k g_k / sum_k s_k), where s is 1 for sparsemax
 and sqrt(p) for entmax-1.5. The support itself changes in jumps, so this holds to any order away from the kinks.
 """
+import math
+
 import numpy as np
 from numba import prange
 
 from ..autograd import Op
+from ..cuda import THREADS, cuda, cuda_function, cuda_kernel, flat, on_card, place
+from ..cuda import sqrt as cuda_sqrt
 from ..device import empty, kernel, launch
+from .broadcast import ShapeError, plan_of
+from .rows_cuda import block_max, block_sum, grid_of_rows, own_row
 from .shared import first_row, offset, row_dot, row_max, row_sum
 from .softmax import check_axis, check_float, from_end, mask_rows, matrix, to_end
 
@@ -46,6 +52,29 @@ class _Sparse(Op):
         args = matrix(g), matrix(y), matrix(dx), self.square
         launch(y.size, _cut_grad, (*args, 0, len(args[0])), _cut_grad_chunks, args)
         return (dx if last else from_end(axis, dx), None)[:len(self.needs)]
+
+    def cuda(self, x, mask=None):
+        check_float(self.name, x)
+        y, (a, n, b) = empty(x.shape, x.dtype, "cuda"), self.rows(x)
+        shape = () if mask is None else tuple(mask.shape)
+        common, plan = plan_of(self.name, x.shape, shape)
+        if common != x.shape:
+            raise ShapeError(f"{self.name}: the mask of shape {shape} does not broadcast to the scores of shape {x.shape}")
+        grid, _ = grid_of_rows(a, n, b, most=1)
+        masks = on_card(np.ones(1, np.bool_)) if mask is None else mask
+        _cut_cuda[grid](flat(x), flat(masks), on_card(plan), int(mask is not None), flat(y), int(self.square), n, b)
+        return y
+
+    def cuda_grad(self, g, y, x, mask=None):
+        dx, (a, n, b) = empty(y.shape, y.dtype, "cuda"), self.rows(y)
+        grid, width = grid_of_rows(a, n, b)
+        _cut_grad_cuda[grid](flat(g), flat(y), flat(dx), int(self.square), n, b, width)
+        return (dx, None)[:len(self.needs)]
+
+    def rows(self, x):
+        """(a, n, b): outer axes, the axis of the rows, inner axes."""
+        axis = check_axis(self.name, self.axis, x.shape)
+        return math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1:])
 
     def grad_x(self, g, y, x, mask=None):
         live = y != 0
@@ -199,3 +228,91 @@ def _cut_grad(g, y, dx, square, first, last):
 def _cut_grad_chunks(g, y, dx, square):
     for c in prange(CHUNKS):
         _cut_grad(g, y, dx, square, first_row(c, CHUNKS, len(y)), first_row(c + 1, CHUNKS, len(y)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# the same on a card: x is seen as (a, n, b), and a row is x[i, :, k]. Who is who in a block: see rows_cuda.py
+# ---------------------------------------------------------------------------------------------------------------------
+@cuda_function
+def block_sums(first, second, t):
+    """The sums of first[t] and of second[t] over the threads of the block, into first[0] and second[0]: a tree, at each
+    step of which half of the threads go on."""
+    cuda.syncthreads()
+    step = cuda.blockDim.x // 2
+    while step > 0:
+        if t < step:
+            first[t] += first[t + step]
+            second[t] += second[t + step]
+        cuda.syncthreads()
+        step //= 2
+
+
+@cuda_kernel("T[::1], boolean[::1], int64[:, ::1], int64, T[::1], int64, int64, int64")
+def _cut_cuda(x, mask, plan, masked, y, square, n, b):
+    """A block cuts off one row: z = x - its largest element, half of that if `square`; the threshold by the same steps
+    as in `_threshold`, in float64; y = max(z - threshold, 0), or its square.
+
+    Its threads share the elements, and in every round each sums up over its own. All have the same sums then, so
+    all stop in the same round. A forbidden element is -inf; `plan` finds its place in the mask.
+    """
+    highs = cuda.shared.array(THREADS, x.dtype)
+    sums = cuda.shared.array(THREADS, np.float64)
+    others = cuda.shared.array(THREADS, np.float64)
+    t = cuda.threadIdx.x
+    first, lane, lanes, end = own_row(n, b, 1)
+    zero, half, nothing = x.dtype.type(0), x.dtype.type(0.5), x.dtype.type(-math.inf)
+    high = nothing
+    for j in range(lane, end, lanes):
+        e = first + j * b
+        v = x[e] if masked == 0 or mask[place(e, x.size, plan, 1)] else nothing
+        y[e] = v  # read again below by this same thread
+        high = high if high > v or high != high else v
+    high = block_max(highs, high, t, 1)
+    for j in range(lane, end, lanes):
+        z = y[first + j * b] - high
+        y[first + j * b] = z * half if square != 0 else z
+    at, rounds = -1.0, 0
+    while rounds < 100 and high != nothing:
+        total, other = 0.0, 0.0
+        for j in range(lane, end, lanes):
+            d = np.float64(y[first + j * b]) - at
+            d = 0.0 if d < 0 else d  # a nan stays one
+            total += d
+            if square != 0:
+                other += d * d
+            elif d > 0:
+                other += 1.0
+        sums[t], others[t] = total, other
+        block_sums(sums, others, t)
+        total, other = sums[0], others[0]
+        cuda.syncthreads()  # everybody has read them before the next round
+        step = (other - cuda_sqrt(other)) / total if square != 0 else (total - 1) / other
+        at += step
+        rounds = rounds + 1 if step > 1e-14 else 100
+    cut = x.dtype.type(at)
+    for j in range(lane, end, lanes):
+        above = y[first + j * b] - cut
+        above = zero if above < zero or high == nothing else above  # a nan stays one
+        y[first + j * b] = above * above if square != 0 else above
+
+
+@cuda_kernel("T[::1], T[::1], T[::1], int64, int64, int64, int64")
+def _cut_grad_cuda(g, y, dx, square, n, b, width):
+    """The threads of a row sum up s_j and s_j g_j, where s is 1 on the support, or sqrt(y) if `square`; then each writes
+    dx_j = s_j (g_j - sum of s g / sum of s) for its elements."""
+    shared = cuda.shared.array(THREADS, y.dtype)
+    first, lane, lanes, end = own_row(n, b, width)
+    zero, one = y.dtype.type(0), y.dtype.type(1)
+    total, product = zero, zero
+    for j in range(lane, end, lanes):
+        e = first + j * b
+        s = cuda_sqrt(y[e]) if square != 0 else zero if y[e] == zero else one
+        dx[e] = s
+        total += s
+        product += s * g[e]
+    total = block_sum(shared, total, cuda.threadIdx.x, width)
+    product = block_sum(shared, product, cuda.threadIdx.x, width)
+    mean = product / total if total != zero else zero
+    for j in range(lane, end, lanes):
+        e = first + j * b
+        dx[e] *= g[e] - mean

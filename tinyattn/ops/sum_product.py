@@ -27,11 +27,12 @@ A float ends at e^700, a score may be 1e4. Each v is therefore a fraction with a
 1 <= m < 2 and e an int64. This is log space too, but only the whole part of the logarithm is taken, so that sums and
 products stay plain arithmetic, exact to rounding however large the scores are. A part that is forbidden (score -inf) is
 m = 0. Inside the loops all is float64. They go over `LANES` sentences at once, innermost, in vector instructions.
+The same on a card is in `sum_product_cuda.py`.
 """
 import numpy as np
 from numba import prange
 
-from ..device import empty, kernel, launch
+from ..device import empty, kernel, launch, to_device
 from .broadcast import ShapeError
 from .recurrent import all_steps
 from .shared import first_row
@@ -49,9 +50,11 @@ PARENT, FIRST, STEP_A, SECOND, STEP_B, COUNT = range(6)
 # from a table to p, log Z and gradients
 # ---------------------------------------------------------------------------------------------------------------------
 def check_lengths(name, lengths, batch, longest, letter):
-    """`lengths` as contiguous int64, all `longest` for None; TypeError, ShapeError or ValueError if they cannot be."""
+    """`lengths` as contiguous int64 on the host, all `longest` for None; TypeError, ShapeError or ValueError if they cannot
+    be. (The host keeps whole numbers that it sent to a card.)"""
     if lengths is None:
         return all_steps(batch, longest)
+    lengths = to_device(lengths, "cpu")
     if lengths.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integer lengths, got {lengths.dtype}")
     if lengths.shape != (batch,):

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from agreement import agree
 
-from tinyattn import Tensor, embedding, grad, no_grad
+from tinyattn import Tensor, devicecheck, embedding, grad, nn, no_grad
 from tinyattn import cuda as card
 from tinyattn import device as devices
 from tinyattn.attention import find, mask, properties, table
-from tinyattn.autograd import Op, detect_anomaly, fused
-from tinyattn.functional import arange, concat, eye, full, layer_norm, linear, ones, rand, randint, randn, stack, zeros
+from tinyattn.autograd import Op, detect_anomaly
+from tinyattn.commands.names import modules
+from tinyattn.functional import arange, concat, eye, full, linear, ones, rand, randint, randn, stack, zeros
 from tinyattn.ops import reduce, transfer
 from tinyattn.ops.index import ScatterRows
 from tinyattn.ops.matmul import MatMul
@@ -300,59 +301,40 @@ def test_masks_and_constants_are_made_where_they_are_asked_for():
 # ---------------------------------------------------------------------------------------------------------------------
 # mechanisms of attention: values and gradients on both devices, by `properties.devices`
 # ---------------------------------------------------------------------------------------------------------------------
-FUSED_WITHOUT_A_KERNEL = {  # their readable twins run in their place
-    "attention", "additive_scores", "additive_2d", "featurewise_attention", "attention_gru", "gru", "lstm", "rnn",
-    "linear_chain", "eisner", "pagerank", "cross_entropy", "layer_norm", "prod", "attention_decoder"}
-NOT_COMPARED = {
-    "entmax15": "entmax15: has no kernel",   # a loop of Newton steps, with a rule for its gradient but no twin
-    "sparsemax": "sparsemax: has no kernel",
-    "pagerank": "solve: has no kernel"}      # its twin solves a linear system, on the CPU by LAPACK
-
-
 def compared(name):
     return properties.devices(find(name), find(name).part("example")(np.random.default_rng(0)))
 
 
-def test_which_fused_ops_have_no_kernel():
-    found = {name for name, op in Op.registry.items() if op.composed is not None and op.cuda is None}
-    assert found == FUSED_WITHOUT_A_KERNEL
+def test_every_op_has_a_kernel():
+    assert [name for name, op in Op.registry.items() if op.cuda is None] == []
 
 
 @pytest.mark.parametrize("name", list(table()))
 def test_mechanism_agrees(name):
     report = compared(name)
     assert report.ok, str(report)
-    if name in NOT_COMPARED:
-        assert report.compared == 0 and report.reason.startswith(NOT_COMPARED[name])
-        return
-    assert report.compared > 1
-    _, through, ops = report.reason.partition("through the readable twin of ")
-    assert bool(through) == bool(report.reason)
-    assert set(ops.partition(" (")[0].split(", ")) <= (FUSED_WITHOUT_A_KERNEL if through else {""})
+    assert report.compared > 3
 
 
-def test_a_comparison_can_fail_and_says_through_which_twin(monkeypatch):
-    before = Op.registry["tanh"].cuda
+def test_a_comparison_can_fail(monkeypatch):
+    before = Op.registry["additive_scores"].cuda
 
-    def wrong(op, x):
-        y = before(op, x)
-        return Op.registry["add"]().cuda(y, devices.to_device(np.array(1e-6), "cuda"))
+    def wrong(op, *arrays):
+        return Op.registry["mul"]().cuda(before(op, *arrays), devices.to_device(np.array(1 + 1e-6), "cuda"))
 
-    monkeypatch.setattr(Op.registry["tanh"], "cuda", wrong)
+    monkeypatch.setattr(Op.registry["additive_scores"], "cuda", wrong)
     report = compared("additive")
-    assert not report.ok and "through the readable twin of additive_scores" in str(report)
+    assert not report.ok and "output 0, on the card" in str(report)
 
 
-def test_fallback_takes_the_twin_only_where_there_is_no_kernel():
-    x = np.arange(6.0).reshape(2, 3) / 7
-    with pytest.raises(NotImplementedError, match="layer_norm.*cuda"):
-        layer_norm(Tensor(x, device="cuda"))
-    here, there = Tensor(x, requires_grad=True), Tensor(x, device="cuda", requires_grad=True)
-    with fused("fallback"):
-        y = layer_norm(there)
-        np.testing.assert_allclose(y.numpy(), layer_norm(here).numpy(), atol=1e-12)
-        assert y.op.name == "div" and layer_norm(here).op.name == "layer_norm"
-        assert there.softmax().op.name == "softmax"
+MODULES = modules()
+
+
+@pytest.mark.parametrize("name", list(MODULES))
+def test_module_agrees(name):
+    module, inputs = nn.example_of(MODULES[name], np.random.default_rng(0))
+    report = devicecheck.check_function(name, module, inputs, module=module)
+    assert report.ok and report.compared > 1, str(report)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -366,8 +348,13 @@ def test_mixed_devices_name_both():
 
 
 def test_an_op_without_a_kernel_names_itself_and_the_device():
-    with pytest.raises(NotImplementedError, match="gelu.*cuda"):
-        Tensor(np.ones(3), device="cuda").gelu()
+    class Twice(Op):
+        """An op of the user's own, without a kernel for cards."""
+        def cpu(self, x):
+            return x + x
+
+    with pytest.raises(NotImplementedError, match="twice.*cuda"):
+        Twice()(Tensor(np.ones(3), device="cuda"))
 
 
 def test_bad_shapes_and_ids_read_as_on_the_cpu():
