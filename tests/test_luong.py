@@ -166,7 +166,7 @@ def test_in_the_mean_over_all_draws_hard_attention_is_soft_attention():
     np.testing.assert_allclose(soft.numpy()[0, 0], mean, atol=1e-12)
     counts = np.zeros(5)
     for seed in range(4000):
-        place = find("hard").module.draw(weights.numpy(), seed)[0, 0]
+        place = find("hard").module.draw(weights, seed).numpy()[0, 0]
         counts[place] += 1
     assert counts[2] == 0  # masked
     p = weights.numpy()[0, 0]
@@ -183,7 +183,7 @@ def test_in_the_mean_the_surrogates_gradient_is_that_of_the_expected_reward(monk
     want = [g.numpy() for g in grad(expected, leaves)]
     got = [np.zeros(t.shape) for t in leaves]
     for s in (0, 1, 3, 4):
-        monkeypatch.setattr(module, "draw", lambda w, seed, s=s: np.array([[s]]))
+        monkeypatch.setattr(module, "draw", lambda w, seed, s=s: Tensor(np.array([[s]])))
         c, log_alpha = find("hard")(**inputs, seed=0)
         np.testing.assert_array_equal(c.numpy()[0, 0], inputs["v"].numpy()[0, s])
         for total, g in zip(got, grad(module.surrogate(log_alpha, reward(c), baseline), leaves), strict=True):

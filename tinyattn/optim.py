@@ -130,6 +130,8 @@ class Optimizer:
 
         On a card nothing waits, and `halted` tells. On the CPU, or where not all parameters are on the card: FloatingPointError.
         """
+        if state.tape is not None:
+            state.tape.fail("optimizer.guard(loss) stands in it; call it on what the step returns")
         if loss.size != 1:
             raise ValueError(f"{type(self).__name__}.guard: expected a loss of one element, got shape {loss.shape}")
         if loss.device == "cuda" and len(self.cards) == len(self.tables):

@@ -434,13 +434,16 @@ class _LoopOnCard(_Loop):
     optimiser stands still from then on (`Optimizer.halted`), so that its step can be named and made again later.
     """
     def __init__(self, system, config, run, compiled):
-        super().__init__(system, config, run, compiled=False)
+        super().__init__(system, config, run, compiled)
         self.unread, self.read_at = [], None
 
     def _make(self, batch, before):
-        self.optimizer.zero_grad()
-        loss, tokens = self.system.loss(batch)
-        loss.backward()
+        if self.gradients is not None:
+            loss, tokens = self.gradients(self.system.stage(), *self.system.arrays(batch)), self.system.targets_in(batch)
+        else:
+            self.optimizer.zero_grad()
+            loss, tokens = self.system.loss(batch)
+            loss.backward()
         self.optimizer.guard(loss)
         due = self._norms_due()
         norms = self._norms() if due else None

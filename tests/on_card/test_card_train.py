@@ -7,6 +7,7 @@ import pytest
 
 from tinyattn import device, nn, random
 from tinyattn.autograd import Op
+from tinyattn.compiler.step import Compiled
 from tinyattn.config import Config
 from tinyattn.functional import cross_entropy
 from tinyattn.models.system import System
@@ -27,7 +28,7 @@ class Points(System):
     def __init__(self):
         super().__init__(self.Options())
         random.manual_seed(1)
-        self.model, self.made = _Net(), 0
+        self.model, self.made, self.fed = _Net(), 0, 0
         rng = np.random.default_rng(0)
         points = [(x.astype(np.float32), int(x.sum() > 0)) for x in rng.normal(size=(24, 3))]
         self.corpus = Corpus(points[:16], points[16:], points[16:], [])
@@ -39,7 +40,9 @@ class Points(System):
         return 3, 0
 
     def arrays(self, batch):
-        return np.stack([x for x, _ in batch]), np.array([y for _, y in batch])
+        self.fed += self.model.training
+        x = np.stack([x for x, _ in batch])
+        return x * np.nan if self.spoilt == (self.fed, "data") else x, np.array([y for _, y in batch])
 
     def loss_of(self, x, y):
         loss = cross_entropy(self.model(Tensor(x)), Tensor(y))
@@ -140,3 +143,20 @@ def test_no_op_runs_on_the_cpu(monkeypatch):
     assert len(history.losses) == 2
     with pytest.raises(AssertionError, match="runs on the CPU"):
         run("cpu", steps=2)
+
+
+@pytest.mark.parametrize("spoilt", [None, (9, "data")])
+def test_captured_steps_train_alike(spoilt, monkeypatch):
+    """With a capture at the second step of a shape, the run is that of eager steps, and a nan is found in a replay too."""
+    monkeypatch.setattr("tinyattn.train.AFTER", 1)
+    made = []
+    before = Compiled.__init__
+    monkeypatch.setattr(Compiled, "__init__", lambda self, *a, **k: (made.append(self), before(self, *a, **k))[1])
+    if spoilt:
+        with pytest.raises(FloatingPointError, match="step 9: the loss is nan"):
+            run("cuda", 14, spoilt=spoilt)
+    else:
+        there, weights, _ = run("cuda", 14)
+        assert made[0].replays > 8
+        plain, again, _ = run("cuda", 14, compiled=False)
+        assert there.losses == plain.losses and all(np.array_equal(w, again[name]) for name, w in weights.items())

@@ -7,7 +7,8 @@ Xu et al. 2015, "Show, attend and tell: neural image caption generation with vis
 1992 for the estimator. R is a reward (a constant for the gradient), such as the log-likelihood of the answer; a
 baseline that does not depend on s_t changes the spread, not the mean.
 
-Cost: that of the score; one value is read a query, where soft attention reads S.
+Cost: that of soft attention. Of S values one is wanted, and is taken out by a product with rows of one 1 and zeros: so
+what is drawn on a card is never read by the host.
 
 c itself sends a gradient to the value that was read, none to the scores: those learn through the surrogate alone. As
 the weights of one query are a distribution over S places, the mean can be checked by going through all of them (the
@@ -25,10 +26,10 @@ from .shapes import expect, whole
 
 def draw(weights, seed):
     """(B, T) places, each drawn by the weights (B, T, S) of its query: the first at which their running sum passes a
-    uniform number. The same seed draws the same numbers."""
-    sums = np.cumsum(weights, -1)                                          # (B, T, S)
-    u = np.random.default_rng(seed).random(sums.shape[:-1])[..., None] * sums[..., -1:]
-    return np.minimum((sums <= u).sum(-1), sums.shape[-1] - 1)             # (B, T)
+    uniform number, or S where there is nothing to draw. The same seed draws the same numbers."""
+    sums = weights.detach().cumsum(-1)                                     # (B, T, S)
+    u = Tensor(np.random.default_rng(seed).random((*sums.shape[:-1], 1)), device=sums.device)
+    return (sums <= u * sums[:, :, -1:]).sum(-1)                           # (B, T)
 
 
 def surrogate(log_alpha, reward, baseline=0.0):
@@ -46,15 +47,13 @@ def hard(q, k, v, seed, score="general", mask=None, return_weights=False, **a):
     expect("hard", q=(q, "BTQ"), k=(k, "BSK"), v=(v, "BSE"))
     whole("hard", 0, seed=seed)
     weights = weights_of(scores_of(score, q, k, a), mask)                  # (B, T, S)
-    B, T, S = weights.shape
+    S = weights.shape[-1]
     if S == 0:
         raise ValueError(f"hard: expected at least one key to draw, got k of shape {k.shape}")
-    place = draw(weights.numpy(), seed)                                    # (B, T)
-    b, t = np.arange(B)[:, None], np.arange(T)
-    alpha = weights[b, t, place]                                           # (B, T)
-    alive = Tensor(weights.numpy().sum(-1) > 0, device=weights.device)
-    c = where(alive.unsqueeze(-1), v[b, place], 0.0)                       # (B, T, E)
-    log_alpha = where(alive, alpha, 1.0).log()
+    drawn = draw(weights, seed).unsqueeze(-1) == np.arange(S)              # (B, T, S)
+    c = drawn.to(v.dtype) @ v                                              # (B, T, E)
+    alpha = weights.where(drawn, 0.0).sum(-1)                              # (B, T)
+    log_alpha = where(alpha > 0, alpha, 1.0).log()
     return (c, log_alpha, weights) if return_weights else (c, log_alpha)
 
 

@@ -22,9 +22,8 @@ import math
 import numpy as np
 
 from ..functional import linear
-from ..tensor import Tensor
 from .core import fitted, scores_of, variant, weigh
-from .local_m import ends_of, window
+from .local_m import ends_of
 from .shapes import expect, whole
 
 
@@ -39,7 +38,7 @@ def local_p(q, k, v, w_p, v_p, score="general", width=10, renormalise=False, mas
     mask = fitted(mask, (B, T, S))
     lengths = ends_of(mask, B, T, S)                                       # (B, T)
     p = (linear(q, w_p).tanh() @ v_p).sigmoid() * lengths.astype(q.dtype)  # (B, T)
-    near = Tensor(window(np.floor(p.numpy()), width, S), device=q.device)  # (B, T, S)
+    near = around(p.detach().unsqueeze(-1), width, S)                      # (B, T, S)
     distance = np.arange(S, dtype=q.dtype) - p.unsqueeze(-1)               # (B, T, S)
     gaussian = (-(distance ** 2) / (2 * (width / 2) ** 2)).exp()
 
@@ -49,6 +48,13 @@ def local_p(q, k, v, w_p, v_p, score="general", width=10, renormalise=False, mas
         return alpha / total.where(total != 0, 1.0) if renormalise else alpha
 
     return weigh(scores_of(score, q, k, a), v, near if mask is None else near & mask, return_weights, normalise)
+
+
+def around(p, width, S):
+    """(B, T, S) bool: the places s with floor(p) - width <= s <= floor(p) + width, of p (B, T, 1). s + width is whole, so
+    it is at least floor(p) where p is below s + width + 1; and what is read is compared where it lies, be it on a card."""
+    s = np.arange(S, dtype=p.dtype)
+    return (p < s + (width + 1)) & (p >= s - width)
 
 
 def reference(q, k, v, w_p, v_p, w, width, mask, renormalise=False):

@@ -34,7 +34,7 @@ from ..tensor import Tensor
 from . import mask as masks
 from .core import scores_of, show, variant
 from .normalise import softmax
-from .ntm import check_place, sharpened, shifted
+from .ntm import checked_place, sharpened, shifted
 from .shapes import expect, one_of, whole
 
 LOCATION = "content+location"
@@ -93,7 +93,7 @@ def _mapped(name, phi, x, hop):
 def _moved(content, before, g, s, gamma):
     """The weights (B, T, S) by content and by the place of the hop before: interpolate, shift, sharpen."""
     expect("memory", weights=(content, "BTS"), g=(g, "BT"), s=(s, "BTR"), gamma=(gamma, "BT"))
-    check_place("memory", g, s, gamma)
+    g, gamma = checked_place("memory", g, s, gamma)
     g = g.unsqueeze(-1)
     return sharpened(shifted(g * content + (1 - g) * before, s), gamma)
 

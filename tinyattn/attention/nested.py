@@ -10,7 +10,9 @@ there; h_si is the state at character i of source word s, wanted for words outsi
 Ji et al. 2017, "A nested attention neural hybrid model for grammatical error correction"; Hu 2018 section 3.2, its
 top-down form.
 
-Cost: T S A tanh for words, T J C' A' for the C' characters of one word a step, in place of those of all S words.
+Cost: T S A tanh for words, T J C' A' for the C' characters of one word a step, in place of those of all S words. (To take
+a word's characters out costs T S C' F multiplications more, with 1 and 0: so what is picked on a card is never read by the
+host.)
 
 z is a choice, not an average: a constant of the graph, through which no gradient flows. So alpha learns from c_t alone,
 and the characters of a word that was not picked get no gradient. Many copies mix the characters of all words by alpha, and
@@ -23,7 +25,6 @@ import numpy as np
 from ..autograd import scope
 from ..functional import additive_scores, linear
 from ..ops.broadcast import ShapeError
-from ..tensor import Tensor
 from . import mask as masks
 from .core import variant, weigh
 from .shapes import expect
@@ -47,27 +48,26 @@ def nested(q, k, v, p, h, unknown, w_q, w_k, v_a, u_q, u_k, v_c, word_mask=None,
         raise TypeError("nested: expected bools in unknown and char_mask")
     if k.shape[1] == 0:
         raise ShapeError(f"nested: expected at least one word to pick from, got k {k.shape}")
-    B, T, J, C, G = *p.shape[:3], h.shape[2], len(v_c)
+    (B, T, J), (S, C, F), G = p.shape[:3], h.shape[1:], len(v_c)
     with scope("words"):
         scores = additive_scores(linear(q, w_q), linear(k, w_k), v_a)      # (B, T, S)
-        words = masks.fit("nested", word_mask, B, T, k.shape[1])
+        words = masks.fit("nested", word_mask, B, T, S)
         context, alpha = weigh(scores, v, words, return_weights=True)      # (B, T, E), (B, T, S)
-    picked = np.arange(B)[:, None], alpha.argmax(-1).numpy()               # (B, T), constants
-    open_ = picked_open(alpha, unknown, picked, char_mask, h.shape)        # (B, T, 1, C)
+    picked = alpha.argmax(-1).unsqueeze(-1) == np.arange(S)                # (B, T, S), a constant
+    open_ = picked_open(alpha, unknown, picked, char_mask, C)              # (B, T, 1, C)
     with scope("characters"):
-        spelt = h[picked]                                                  # (B, T, C, F)
+        spelt = (picked.to(h.dtype) @ h.reshape(B, S, C * F)).reshape(B, T, C, F)
         asked, keys = linear(p, u_q).reshape(B * T, J, G), linear(spelt, u_k).reshape(B * T, C, G)
         scores = additive_scores(asked, keys, v_c).reshape(B, T, J, C)
         letters, beta = weigh(scores, spelt, open_, return_weights=True)   # (B, T, J, F), (B, T, J, C)
     return (context, letters, (alpha, beta)) if return_weights else (context, letters)
 
 
-def picked_open(alpha, unknown, picked, char_mask, shape):
+def picked_open(alpha, unknown, picked, char_mask, C):
     """(B, T, 1, C): the characters that may be attended to: those of picked words that are unknown, and not masked."""
-    B, S, C, _ = shape
-    wanted = unknown.numpy()[picked] & (alpha.numpy().max(-1) > 0)         # (B, T)
-    letters = np.ones((B, S, C), bool) if char_mask is None else char_mask.numpy()
-    return Tensor((letters[picked] & wanted[..., None])[:, :, None], device=alpha.device)
+    picked = picked & unknown.unsqueeze(1) & (alpha.detach() > 0)          # (B, T, S)
+    letters = unknown.unsqueeze(-1).expand(*unknown.shape, C) if char_mask is None else char_mask  # (B, S, C)
+    return (picked.to(alpha.dtype) @ letters.to(alpha.dtype) > 0).unsqueeze(2)
 
 
 def reference(q, k, v, p, h, unknown, w_q, w_k, v_a, u_q, u_k, v_c, word_mask=None, char_mask=None):

@@ -8,6 +8,8 @@ r"""From scores to weights: the normalisers that every mechanism takes by name, 
 
 A masked key gets exactly 0, and a query that may attend to nothing gets 0 throughout.
 """
+import numpy as np
+
 from ..ops.broadcast import ShapeError
 from ..ops.sparsemax import Entmax15, Sparsemax
 from ..tensor import _mask
@@ -27,9 +29,12 @@ def entmax15(scores, mask=None):
 
 
 def raw(scores, mask=None):
-    """ValueError if a score that counts is negative: a weight would be negative or above 1, and the sum could be 0."""
+    """ValueError if a score that counts is negative: a weight would be negative or above 1, and the sum could be 0. On a card,
+    where looking would be waiting, its query's weights are nan."""
     allowed = _zero_masked("raw", scores, mask)
-    if allowed.size and float(allowed.numpy().min()) < 0:
+    if scores.device != "cpu":
+        allowed = allowed.where(allowed.detach() >= 0, np.nan)
+    elif allowed.size and float(allowed.numpy().min()) < 0:
         raise ValueError("raw: scores must not be negative (those of `mlp` are between 0 and 1), got "
                          f"{allowed.numpy().min():g}")
     total = allowed.sum(-1, keepdims=True)                                 # (..., T, 1)

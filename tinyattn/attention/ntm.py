@@ -39,9 +39,10 @@ def ntm(m, k, beta, g, s, gamma, before, erase=None, add=None, return_weights=Fa
     erase, add    (B, T, D) what to erase, in 0 .. 1, and to add; r is read before that. All heads erase, then all add.
     return_weights   gives w (B, T, N) too, last
 
-    ShapeError for shapes that do not fit; ValueError for an even R, g outside 0 .. 1, gamma below 1, erase without add.
+    ShapeError for shapes that do not fit; ValueError for an even R, g outside 0 .. 1, gamma below 1, erase without add. On a
+    card, where looking at numbers would be waiting, such a g or gamma gives nan.
     """
-    _check(m, k, beta, g, s, gamma, before, erase, add)
+    g, gamma = _check(m, k, beta, g, s, gamma, before, erase, add)
     w = address(m, k, beta, g, s, gamma, before)                           # (B, T, N)
     r = w @ m                                                              # (B, T, D)
     out = (r,) if erase is None else (r, write(m, w, erase, add))
@@ -87,17 +88,21 @@ def _check(m, k, beta, g, s, gamma, before, erase, add):
     if erase is not None:
         given.update(erase=(erase, "BTD"), add=(add, "BTD"))
     expect("ntm", **given)
-    check_place("ntm", g, s, gamma)
+    return checked_place("ntm", g, s, gamma)
 
 
-def check_place(name, g, s, gamma):
-    """ValueError for an even number of shifts, g outside 0 .. 1, or gamma below 1."""
+def checked_place(name, g, s, gamma):
+    """g and gamma. ValueError for an even number of shifts, g outside 0 .. 1, or gamma below 1; the latter two are nan on a
+    card."""
     if s.shape[-1] % 2 == 0:
         raise ValueError(f"{name}: expected an odd number of shifts, the middle one to stay, got s {s.shape}")
+    if g.device != "cpu":
+        return g.where((g.detach() >= 0) & (g.detach() <= 1), np.nan), gamma.where(gamma.detach() >= 1, np.nan)
     low, high, least = g.numpy().min(initial=0), g.numpy().max(initial=0), gamma.numpy().min(initial=1)
     if low < 0 or high > 1 or least < 1:
         raise ValueError(f"{name}: expected g in 0 .. 1 and gamma of at least 1, got g in {low:g} .. {high:g} and gamma "
                          f"from {least:g}")
+    return g, gamma
 
 
 def reference(m, k, beta, g, s, gamma, before, erase, add):

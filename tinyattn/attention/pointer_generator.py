@@ -98,9 +98,9 @@ def log_likelihood(logits, alpha, p_gen, ids, targets):
     A target that is neither in the vocabulary nor in the source has probability 0: its logarithm is -inf.
     """
     V, targets = logits.shape[-1], np.asarray(targets.numpy() if isinstance(targets, Tensor) else targets)
-    known = Tensor(targets < V)
+    known = Tensor(targets < V, device=logits.device)
     made = logits.log_softmax(-1).gather(2, np.minimum(targets, V - 1)[..., None]).squeeze(-1) + p_gen.squeeze(-1).log()
-    here = Tensor(_source(ids, alpha).numpy() == targets[..., None])       # (B, T, S): is this the word?
+    here = Tensor(_source(ids, alpha).numpy() == targets[..., None], device=alpha.device)  # (B, T, S): is this the word?
     mass = where(here, alpha, 0.0).sum(-1)                                 # (B, T)
     there = mass > 0
     copied = where(there, mass, 1.0).log() + (1 - p_gen.squeeze(-1)).log()

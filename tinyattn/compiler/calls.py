@@ -5,6 +5,7 @@ import numpy as np
 
 from .. import random
 from ..program import Instruction, Program
+from . import card
 
 ndarray = np.ndarray
 
@@ -19,6 +20,8 @@ class Call(Instruction):
     each     a Python expression in the input names: element i of the output from the elements i of the inputs; or ""
     takes    `run` has a parameter `out` and may be given there the memory of the input at this position
     draws    does it draw a random number? Such calls keep their order, and stay even if unused
+    told     `run` has a parameter `out`, whether or not that may be the memory of an input
+    card     are its results made on a card?
     settings a text: two calls of one op with equal settings and inputs give the same. None where nobody can tell
     bare     arrays in, a function without arguments out: `run` without the tuple around its result
     """
@@ -27,6 +30,8 @@ class Call(Instruction):
     node: object = None
     each: str = ""
     takes: int | None = None
+    told: bool = False
+    card: bool = False
     draws: bool = False
     settings: str | None = None
     bare: object = None
@@ -75,3 +80,9 @@ def root_of(array):
     while isinstance(array.base, ndarray):
         array = array.base
     return array
+
+
+def memory_of(array):
+    """What is the same for all arrays in the same memory: the identity of the array that owns it, or its place on a card, where
+    there are no views but of the whole."""
+    return card.memory_of(array) if card.holds(array) else id(root_of(array))

@@ -1,6 +1,7 @@
 """Does a replay give what the eager step gives? The eager step runs under a `Watch`, which notes what comes out of it."""
 import numpy as np
 
+from .. import device
 from ..autograd import Op, _set
 from .trace import Hole
 
@@ -26,7 +27,7 @@ class Watch:
     def made(self, *args):
         pass
 
-    copied = wrapped = number = made
+    copied = wrapped = number = computed = fail = made
 
     def shown(self, array):
         return array
@@ -44,7 +45,7 @@ class Watch:
             return function()
 
     def _now(self):
-        return {i: None if t.grad is None else np.array(t.grad.array) for i, t in self.leaves.items()}
+        return {i: None if t.grad is None else device.copy(t.grad.array) for i, t in self.leaves.items()}
 
     def differs(self, captured, outputs, gradients, result):
         """Why the replay that gave these outputs and gradients is not the step that returned `result`, or ""."""
@@ -67,9 +68,10 @@ class Watch:
 
 
 def same(a, b):
-    """Equal in every element, nan to nan."""
-    if b is None or a.shape != b.shape or a.dtype != b.dtype:
+    """Equal in every element, nan to nan. (Of arrays on a card, the host waits for the numbers.)"""
+    if b is None or a.shape != b.shape or a.dtype != b.dtype or device.device_of(a) != device.device_of(b):
         return False
+    a, b = device.to_device(a, "cpu"), device.to_device(b, "cpu")
     return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 

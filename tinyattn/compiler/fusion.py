@@ -7,7 +7,8 @@
                                          z[r, j] = y * g[r, j]
 
 Each value is read once and written once, and what only the chain itself needs (`a`) never leaves the processor. The kernel is
-a file in the cache folder, as Numba keeps only what stands in a file; equal chains, of whatever sizes, share one.
+a file in the cache folder, as Numba keeps only what stands in a file; equal chains, of whatever sizes, share one. What is
+said here is that of the CPU; on a card the same chains become the kernels of `fusion_cuda.py`.
 """
 import hashlib
 import importlib.util
@@ -15,10 +16,13 @@ import math
 import re
 import sys
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from .. import device
+from ..cuda import CudaKernel, flat
+from . import fusion_cuda
 from .calls import Call
 from .passes import consumers, with_calls
 from .trace import Uncapturable
@@ -31,11 +35,12 @@ ALONE = 16_384  # elements from which a single operation is made a chain too, so
 @dataclass
 class Fused(Call):
     """A chain as one call. steps: [(name of a result, expression in other names)], in order; `stored` are the names that are
-    outputs. kinds: how each input stretches, a letter each (see `kind_of`). replaces: {output: input whose memory it
-    takes}, by position."""
+    outputs. kinds: how each input stretches, a word each (see `kind_of`); bools: is it bool? replaces: {output: input whose
+    memory it takes}, by position."""
     steps: list = field(default_factory=list)
     stored: list = field(default_factory=list)
     kinds: str = ""
+    bools: list = field(default_factory=list)
     n: int = 0
     replaces: dict = field(default_factory=dict)
 
@@ -153,7 +158,7 @@ def _fused(chain, captured, users):
     part = "backward" if any(call.part == "backward" for call in calls) else "forward"
     return Fused("fused", inputs, stored, scopes.pop() if len(scopes) == 1 else calls[-1].scope, {"of": label},
                  input_names=[names[v] for v in inputs], part=part, steps=steps, stored=[made[v] for v in stored],
-                 kinds=" ".join(kinds), n=chain.n or 0)
+                 kinds=" ".join(kinds), bools=[values[v].dtype == "bool" for v in inputs], n=chain.n or 0, card=calls[0].card)
 
 
 def renamed(expression, names):
@@ -208,7 +213,18 @@ _loaded = {}
 
 def kernel_of(call):
     """(serial, parallel): the compiled kernel of a Fused call."""
-    text = source_of(call)
+    names = _loaded_once(source_of(call))
+    return names["fused"], names["fused_parallel"]
+
+
+def card_kernel_of(call, dtype):
+    """The same on a card, for arrays of this dtype."""
+    kernel = _loaded_once(fusion_cuda.source_of(call, dtype.name, renamed))["fused"]
+    CudaKernel.registry.pop(kernel.name, None)  # which lists the kernels of the package
+    return kernel
+
+
+def _loaded_once(text):
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     if key not in _loaded:
         _loaded[key] = _load(f"fused_{key}", text)
@@ -216,7 +232,7 @@ def kernel_of(call):
 
 
 def _load(name, text):
-    """Import the text as a module; from the cache folder if there is one, so that it is compiled once for all."""
+    """The names of the text, imported as a module; from the cache folder if there is one, so that it is compiled once for all."""
     folder, space = device.CACHE, {"__name__": name}
     if folder is not None:
         try:
@@ -229,16 +245,18 @@ def _load(name, text):
             spec = importlib.util.spec_from_file_location(f"tinyattn_steps_{name}", path)
             module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # Numba's cache looks it up by name
             spec.loader.exec_module(module)
-            return module.fused, module.fused_parallel
+            return vars(module)
         except OSError:  # a full disk: it only costs time
             pass
     exec(compile(text, f"<{name}>", "exec"), space)
-    return space["fused"], space["fused_parallel"]
+    return space
 
 
 def bound(call, arrays, outs):
     """A function without arguments that runs a Fused call on these arrays. outs: those of its outputs that have memory of
     their own; the others are the inputs that they replace."""
+    if call.card:
+        return _bound_on_card(call, arrays, outs)
     serial, parallel = kernel_of(call)
     if not all(a.flags.c_contiguous for a in (*arrays, *outs)):
         raise Uncapturable("a fused chain was given an array whose elements do not lie one after the other")
@@ -249,6 +267,12 @@ def bound(call, arrays, outs):
     if cost > device.PARALLEL_ABOVE:
         return lambda: device.launch(cost, serial, (0, end, call.n, *flat), parallel, (end, call.n, *flat))
     return lambda: serial(0, end, call.n, *flat)
+
+
+def _bound_on_card(call, arrays, outs):
+    like = outs[0] if outs else arrays[call.replaces[0]]
+    launch = card_kernel_of(call, like.dtype).each(like.size)
+    return partial(launch, like.size, call.n, *[flat(a) for a in (*arrays, *outs)])
 
 
 def with_place(call, replaces):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from . import card
 from .fusion import Fused, with_place
 from .passes import with_calls
 
@@ -17,44 +18,49 @@ ALIGN = 64  # bytes; a vector register
 
 @dataclass
 class Block:
-    """Memory for one array: its shape and dtype, the calls from its birth to its death, and where it lies in the arena."""
+    """Memory for one array: its shape and dtype, the calls from its birth to its death, and where it lies in the arena, that of
+    the host or that of the card."""
     shape: tuple
     dtype: object
     birth: int
     death: int
+    card: bool = False
     place: int = -1
     bytes: int = 0
 
     def __post_init__(self):
-        self.bytes = -(-int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize // ALIGN) * ALIGN
+        unit = card.ALIGN if self.card else ALIGN
+        self.bytes = -(-int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize // unit) * unit
 
 
 @dataclass
 class Layout:
     """blocks: all Blocks; of_value {value: Block} for the values that have one of their own (views and leaves have none);
-    requests [[Block]]: what each call asks `device.empty` for, in order; arena: bytes in all; apart: bytes that it would be
-    without sharing."""
+    requests [[Block]]: what each call asks `device.empty` for, in order; arena: bytes in all on the host; on_card: on the card;
+    apart: bytes that both would be without sharing."""
     blocks: list = field(default_factory=list)
     of_value: dict = field(default_factory=dict)
     requests: list = field(default_factory=list)
     arena: int = 0
+    on_card: int = 0
     apart: int = 0
 
 
 def lay_out(captured, rehearsal):
     """(the step with results in place of dying operands, its Layout). `rehearsal` is a list with an entry a call: (the
-    requests to `device.empty` as [(shape, dtype)], the origin of each output as ("request", k), ("view", value) or
-    ("own", None))."""
+    requests to `device.empty` as [(shape, dtype, on a card?)], the origin of each output as ("request", k), ("view", value),
+    ("own", None), in memory of the host that was not asked for, ("card", None), the same on a card, or ("sent", None): what was sent
+    to a card has memory of its own, outside of the arena."""
     calls, layout = list(captured.program.instructions), Layout()
     deaths = _deaths(captured)
     rules = {id(c.node): i for i, c in enumerate(calls) if c.node is not None and c.part == "backward"}
     for i, (call, (requests, origins)) in enumerate(zip(calls, rehearsal, strict=True)):
         kept = rules.get(id(call.node), i) if call.node is not None else i   # what it saves for its rule
-        blocks = [Block(shape, dtype, i, max(i, kept)) for shape, dtype in requests]
+        blocks = [Block(shape, dtype, i, max(i, kept), there) for shape, dtype, there in requests]
         layout.requests.append(blocks)
         layout.blocks += blocks
         for k, (value, (kind, which)) in enumerate(zip(call.outputs, origins, strict=True)):
-            if kind == "view":
+            if kind in ("view", "sent"):
                 continue
             if kind == "request":
                 block = blocks[which]
@@ -62,13 +68,14 @@ def lay_out(captured, rehearsal):
                 array = captured.program.values[value]
                 block = _in_place(call, k, value, layout, captured, deaths, i)
                 if block is None:
-                    block = Block(array.shape, array.dtype, i, i)
+                    block = Block(array.shape, array.dtype, i, i, kind == "card")
                     layout.blocks.append(block)
                 else:
                     calls[i] = call = _marked(call, k, value, layout, block)
             block.death = max(block.death, deaths.get(value, i))
             layout.of_value[value] = block
-    _place(layout)
+    layout.arena, layout.on_card = (_place([b for b in layout.blocks if b.card == there]) for there in (False, True))
+    layout.apart = sum(block.bytes for block in layout.blocks)
     return with_calls(captured, calls), layout
 
 
@@ -117,14 +124,14 @@ def _marked(call, k, value, layout, block):
     return with_place(call, {**call.replaces, k: j}) if isinstance(call, Fused) else call
 
 
-def _place(layout):
-    """Go through the calls in order: at its birth a block takes the smallest free place that is large enough (and not
-    more than twice as large), at its death it gives it back."""
+def _place(blocks):
+    """Give each of the blocks its place; the bytes that they take together. Go through the calls in order: at its birth a block
+    takes the smallest free place that is large enough (and not more than twice as large), at its death it gives it back."""
     free, end, ending = [], 0, {}
-    for block in layout.blocks:
+    for block in blocks:
         ending.setdefault(block.death, []).append(block)
     births = {}
-    for block in layout.blocks:
+    for block in blocks:
         births.setdefault(block.birth, []).append(block)
     taken = {}
     for time in sorted({*births, *ending}):
@@ -138,4 +145,4 @@ def _place(layout):
         for block in ending.get(time, ()):
             if taken[id(block)]:
                 insort(free, (taken[id(block)], block.place))
-    layout.arena, layout.apart = end, sum(block.bytes for block in layout.blocks)
+    return end

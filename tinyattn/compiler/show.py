@@ -7,6 +7,7 @@
 
 After # stands the scope. With a Layout, a result that has memory of its own says `at` which byte of the arena it begins.
 """
+from .. import device
 from .fusion import Fused
 
 
@@ -16,7 +17,7 @@ def names_of(captured):
     found.update({v: f"input{i}" for i, v in enumerate(captured.inputs)})
     for v, array in captured.arrays.items():
         if v not in captured.inputs and array.size == 1 and not captured.program.values[v].name:
-            found[v] = f"{array.reshape(-1)[0]:g}"
+            found[v] = f"{device.to_device(array, 'cpu').reshape(-1)[0]:g}"
     return found
 
 

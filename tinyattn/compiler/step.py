@@ -21,7 +21,7 @@ import numpy as np
 from .. import device, random
 from ..autograd import Op, _set, state
 from ..tensor import get_default_dtype
-from . import passes
+from . import card, passes
 from .calls import drawn, rewind
 from .check import Watch, leaves_of
 from .fusion import fuse
@@ -38,15 +38,15 @@ PASSES = {"needless copies": passes.needless_copies, "dead code": passes.dead_co
 class _Entry:
     """The program of one signature, and what is not known of it yet.
 
-    inputs    the bytes of the arrays of the capture, by their place, that every call so far was given again: a program may
-              depend on them in a way that was not seen
+    inputs    the bytes of the host's arrays of the capture, by their place, that every call so far was given again: a
+              program may depend on them in a way that was not seen (of a card's arrays it is seen: the host must ask for them)
     judged    leaves of which it is known what the step does with a gradient from before: it forgets it, or (those of other
               programs) leaves it alone. `forgotten` are those of other programs that it forgets
     calls     replays and comparisons so far; at 1, 10, 100, ... one is compared with the eager step
     """
 
     def __init__(self, replay, inputs):
-        self.replay, self.inputs = replay, {i: a.tobytes() for i, a in enumerate(inputs)}
+        self.replay, self.inputs = replay, {i: a.tobytes() for i, a in enumerate(inputs) if type(a) is ndarray}
         self.judged, self.forgotten, self.calls, self.next = set(), [], 0, 1
         self.sets = {id(leaf) for leaf in replay.captured.leaves}
 
@@ -91,7 +91,7 @@ class Compiled:
             self.eager += 1
             return detached(self.step(*args, **kwargs))
         with self.lock:
-            return self._run((key, get_default_dtype()), arrays, args, kwargs)
+            return self._run((key, get_default_dtype(), device.get_default_device()), arrays, args, kwargs)
 
     def _run(self, key, arrays, args, kwargs):
         entry = self.programs.get(key)
@@ -137,7 +137,7 @@ class Compiled:
     def _capture(self, key, tree, arrays, args, kwargs):
         """Run the step eagerly, written down; keep the program."""
         self._save_gradients()
-        own = [np.array(a, order="C") for a in arrays]
+        own = [np.array(a, order="C") if isinstance(a, ndarray) else device.copy(a) for a in arrays]
         captured, result, reason = capture(self.step, tree, own, lambda: self.step(*args, **kwargs))
         if not reason:
             try:
@@ -151,7 +151,7 @@ class Compiled:
         if reason:
             self._stay_eager(reason)
             for array, a in zip(arrays, own):  # what the step wrote into its argument
-                if array.flags.writeable and not np.array_equal(array, a):
+                if isinstance(array, ndarray) and array.flags.writeable and not np.array_equal(array, a):
                     array[...] = a
         while len(self.programs) > KEPT:
             self.programs.popitem(last=False)
@@ -187,7 +187,8 @@ class Compiled:
         had = {i for i, t in self.leaves.items() if t.grad is not None}
         watch = Watch()
         with _set(tape=watch):
-            args, kwargs = _rebuilt(tree, [np.ascontiguousarray(a) if a.ndim else a for a in arrays])
+            args, kwargs = _rebuilt(tree, [np.ascontiguousarray(a) if type(a) is ndarray and a.ndim else a
+                                          for a in arrays])
             result = self.step(*args, **kwargs)
         reason = watch.differs(replay.captured, outputs, gradients, result) or (
             "" if drawn() == after else "it does not draw as many random numbers each time")
@@ -224,6 +225,9 @@ def compile(step=None, *, fused=True, after=0):
     bit for bit. So what is neither an argument nor a Tensor is a constant (`training` of a module, a number that a closure
     holds), and a step that reads a value in Python (`if x.max() > 1`, `.item()`), writes in place, or adds to gradients of before
     stays eager: one line on standard error says why (`.reason` too). `.grad` of the parameters is overwritten by the next call.
+    On a card the same holds, and a replay does not wait for it: what the step's arrays hold is sent without, and gradients and what
+    is returned stay there. The comparisons do wait. A step that reads what was computed there stays eager; `optimizer.guard(loss)`
+    has its place after the step, on the loss that it returns.
     Eager too, for this call, it runs under no_grad(), fused("never"), detect_anomaly() and capture(), and within another one.
     """
     if step is None:
@@ -321,15 +325,28 @@ class _TensorHole(Hole):
         return f"t{self.number}"
 
 
+class _CardHole(_TensorHole):
+    """The place of one that lives on a card."""
+
+    def __repr__(self):
+        return f"c{self.number}"
+
+
+class _SentHole(Hole):
+    """The place of one on a card whose numbers the host sent there, and remembers: they are sent again."""
+
+    def __repr__(self):
+        return f"s{self.number}"
+
+
 def _arrays_out(tree, found):
     """The arguments with a Hole in the place of each array; the arrays are appended to `found`."""
     if isinstance(tree, Op.result):
-        if type(tree.array) is not ndarray:
-            raise Uncapturable("an argument lives on a card")
         if tree.requires_grad:
             raise TypeError("compile: an argument requires a gradient; a parameter is no argument, the step uses it by its name")
-        found.append(tree.numpy())
-        return _TensorHole(len(found) - 1)
+        known = card.sent(tree.array)
+        found.append(tree.numpy() if tree.device == "cpu" else tree.array if known is None else known)
+        return (_TensorHole if tree.device == "cpu" else _CardHole if known is None else _SentHole)(len(found) - 1)
     if type(tree) in (ndarray, np.memmap, Traced):
         found.append(tree)
         return Hole(len(found) - 1)
@@ -345,8 +362,10 @@ def _arrays_out(tree, found):
 
 def _as_given(tree, tape):
     """The arguments as the step is to see them while it is captured: arrays that leave a trace, and Tensors."""
-    if type(tree) is _TensorHole:
+    if isinstance(tree, _TensorHole):
         return Op.result._wrap(tape.made_by_number[tape.inputs[tree.number]], None, 0, False)
+    if type(tree) is _SentHole:
+        return Op.result(tape.shown(tape.made_by_number[tape.inputs[tree.number]]), device="cuda")
     if type(tree) is Hole:
         number = tape.inputs[tree.number]
         return tape.shown(tape.made_by_number[number])
@@ -359,8 +378,10 @@ def _as_given(tree, tape):
 
 def _rebuilt(tree, arrays):
     """The arguments again, on these arrays."""
-    if type(tree) is _TensorHole:
+    if isinstance(tree, _TensorHole):
         return Op.result._wrap(arrays[tree.number], None, 0, False)
+    if type(tree) is _SentHole:
+        return Op.result(arrays[tree.number], device="cuda")
     if type(tree) is Hole:
         return arrays[tree.number]
     if type(tree) in (tuple, list):

@@ -12,10 +12,13 @@ from functools import partial
 
 import numpy as np
 
-from .. import random
+from .. import device, random
 from ..autograd import Op, _set, clock, state
+from ..cuda import reshaped
+from ..ops.binary import Add
 from ..program import Program, Value, plain_attributes
-from .calls import Call, Captured, root_of
+from . import card
+from .calls import Call, Captured, memory_of
 from .trace import Hole, Traced, Uncapturable, filled, holes, plain, where_in_the_step
 
 ndarray = np.ndarray
@@ -31,6 +34,7 @@ def told(method):
                 method(self, *args)
             except Uncapturable as reason:
                 self.fail(str(reason))
+            self.waits = device.waits["reads"]
     return run
 
 
@@ -44,10 +48,12 @@ class Tape:
         self.reason = ""
         self.values, self.calls, self.arrays, self.aliases = [], [], {}, {}
         self.made_by_number = []        # the array of each value: kept, so that no other array can have its identity
-        self.known, self.roots = {}, {}  # {id(array): (value, array)}, {id(the owner of the memory): (value, owner)}
+        self.known, self.roots = {}, {}  # {id(array): (value, array)}, {`memory_of` an array: value}
         self.numbers, self.nodes = {}, []
         self.gradients, self.effects, self.seeds, self.part = {}, [], 0, "forward"
         self.tensors, self.ended, self.changes = {}, False, clock[0]
+        self.followed = {}               # {`memory_of` the host's copy of whole numbers of a card: their value}
+        self.waits = device.waits["reads"]  # how often a card had been asked for numbers when the tape was last told of something
         self.inputs = [self._leaf(array, "input") for array in inputs]
 
     def fail(self, reason):
@@ -64,11 +70,11 @@ class Tape:
 
     # -- values ------------------------------------------------------------------------------------------------------
     def _new(self, array, kind="value"):
-        number, root = len(self.values), root_of(array)
+        number = len(self.values)
         self.values.append(Value(number, array.shape, str(array.dtype), "", kind))
         self.made_by_number.append(array)
         self.known[id(array)] = number, array
-        self.roots.setdefault(id(root), (number, root))
+        self.roots.setdefault(memory_of(array), number)
         return number
 
     def _leaf(self, array, kind):
@@ -86,16 +92,25 @@ class Tape:
         if found is not None:
             return found[0]
         traced, array = type(array) is Traced, plain(array)
-        found = self.roots.get(id(root_of(array)))
+        self._bring(array)
+        found = self.roots.get(memory_of(array))
         if found is not None:
-            return self._view(found[0], array)
+            return self._view(found, array)
         if traced:  # a method of arrays that `Traced` does not know
             raise Uncapturable(f"an array was made by a NumPy function that cannot be followed, {where_in_the_step()}")
         return self._leaf(array, "constant")
 
+    def _bring(self, array):
+        """Is this array the host's copy of what is on a card, and which the host knows without asking? Then it is a value too."""
+        number, host = self.followed.pop(memory_of(array), (None, None))
+        if number is not None:
+            self._write("known", [number], ["x"], [host], lambda x: (device.to_device(x, "cpu"),), settings="known")
+
     def _view(self, number, array):
         """A view that was made out of sight, by `ravel` or `asarray`: an instruction that makes it again."""
         whole = self.made_by_number[number]
+        if card.holds(array):
+            return self._view_on_card(number, whole, array.shape)
         shape, strides, offset = array.shape, array.strides, _address(array) - _address(whole)
         if (shape, strides, offset, array.dtype) == (whole.shape, whole.strides, 0, whole.dtype):
             return number
@@ -106,6 +121,12 @@ class Tape:
             return (np.ndarray(shape, x.dtype, x, offset, strides),)
         return self._write("view", [number], ["x"], [array], run, settings=f"{shape} {strides} {offset}")[0]
 
+    def _view_on_card(self, number, array, shape):
+        """There a view is all of an array, maybe in another shape."""
+        if shape == array.shape:
+            return number
+        return self._write("view", [number], ["x"], [reshaped(array, shape)], lambda x: (reshaped(x, shape),), settings=f"{shape}")[0]
+
     def _write(self, op, inputs, names, outs, run, scope="", **more):
         """Write down a call, unless all that it gives are known arrays; the values of its outputs."""
         if outs and all(id(a) in self.known for a in outs):
@@ -114,23 +135,25 @@ class Tape:
             raise Uncapturable(f"{op} is computed after {self.effects[0][0]}, {where_in_the_step()}: updates come last")
         outputs = []
         for array in outs:
-            before = self.roots.get(id(root_of(array)))
+            before = self.roots.get(memory_of(array))
             outputs.append(self._new(array))
             if before is not None:
-                self.aliases[outputs[-1]] = before[0]
+                self.aliases[outputs[-1]] = before
+            host = card.sent(array)
+            if host is not None and memory_of(host) not in self.roots:
+                self.followed[memory_of(host)] = outputs[-1], host
         part = more.pop("part", self.part)
         scope = scope.rstrip("/") or state.scope
         if part == "backward" and not scope.startswith("backward"):
             scope = f"backward/{scope}".rstrip("/")
-        self.calls.append(Call(op, inputs, outputs, scope, input_names=names, run=run, part=part, **more))
+        there = any(map(card.holds, outs))
+        self.calls.append(Call(op, inputs, outputs, scope, input_names=names, run=run, part=part, card=there, **more))
         return outputs
 
     # -- what the engine says ----------------------------------------------------------------------------------------
     @told
     def called(self, op, arrays, outs, inputs=()):
         """An op's loop ran, on the arrays of the Tensors `inputs`."""
-        if not all(type(a) is ndarray for a in outs):
-            raise Uncapturable(f"{op.name} was computed on a card")
         if any(_holds_traced(v) for v in vars(op).values()):
             raise Uncapturable(f"{op.name}: its setting was computed from an argument, {where_in_the_step()}: give it as an "
                                "input (gather in place of x[ids])")
@@ -139,16 +162,21 @@ class Tape:
             self.nodes.append(op)
         self._note(op.inputs if op.recorded else inputs)
 
+        loop = op.cpu if all(a is None or type(a) is ndarray for a in arrays) else op.cuda
+        if card.holds(outs[0]) and outs[0].dtype.kind != "f":
+            def loop(*arrays):  # after it the host knows what it can know
+                return op._dispatch(arrays)
+
         def run(*arrays):
-            out = op.cpu(*arrays)
-            return out if type(out) is tuple else (out if type(out) is ndarray else np.asarray(out),)
+            out = loop(*arrays)
+            return out if type(out) is tuple else (np.asarray(out) if isinstance(out, np.generic) else out,)
         names = [f"x{i}" for i in range(len(arrays))] if op.variadic else list(op.input_names)
         attributes = op.attributes()
         same = len(outs) == 1 and op.each and all(a.dtype in (outs[0].dtype, bool) for a in arrays)
         self._write(op.name, [self.read(a) for a in arrays], names, outs, run, op.scope if op.recorded else "",
                     attributes=plain_attributes(attributes), tex=op.tex, fused=op.composed is not None,
                     node=op if op.saved is not None else None, each=op.each if same else "",
-                    settings=None if _holds_array(vars(op)) else repr(attributes), bare=partial(partial, op.cpu))
+                    settings=None if _holds_array(vars(op)) else repr(attributes), bare=partial(partial, loop))
 
     def _note(self, inputs):
         """Keep in mind the Tensors from outside: if one of them gets other memory, or needs a gradient from now on, the program
@@ -162,11 +190,13 @@ class Tape:
         """A loop gave the gradients of an op's inputs, None for those that need none."""
         self.part = "backward"
         gs, ys = _listed(g), _listed(y)
+        here = type(ys[0]) is ndarray
+        loop = op.cpu_grad if here else op.cuda_grad
         wanted = [i for i, a in enumerate(grads) if a is not None]
 
         def rule(*given):
             g, y, x = given[:len(gs)], given[len(gs):len(gs) + len(ys)], given[len(gs) + len(ys):]
-            return partial(op.cpu_grad, g[0] if len(gs) == 1 else g, y[0] if len(ys) == 1 else y, *x)
+            return partial(loop, g[0] if len(gs) == 1 else g, y[0] if len(ys) == 1 else y, *x)
 
         def run(*given, rule=rule):
             found = rule(*given)()
@@ -176,14 +206,15 @@ class Tape:
         names += ["y"] if len(ys) == 1 else [f"y{i}" for i in range(len(ys))]
         names += [f"x{i}" for i in range(len(arrays))] if op.variadic else list(op.input_names)
         if op.saved is None:  # what a rule does not look at need not be kept for it; what was saved may be a view of it
-            looks = reads(getattr(op.cpu_grad, "__func__", op.cpu_grad))
+            looks = reads(getattr(loop, "__func__", loop))
             looks = [looks[0]] * len(gs) + [looks[1]] * len(ys) + looks[2:] + [True] * len(arrays)
             given = [a if look else None for a, look in zip(given, looks, strict=False)]
         inputs = [self.read(a) for a in given]
         formula = op.each_grad.get(op.input_names[wanted[0]], "") if len(wanted) == 1 and not op.variadic else ""
         if formula:  # only what the formula reads: the rest need not live so long
             used = [i for i, name in enumerate(names) if _mentions(formula, name)]
-            if all(given[i] is not None and given[i].dtype == g.dtype for i in used) and rounds_alike(formula, g.dtype):
+            if all(given[i] is not None and given[i].dtype == g.dtype for i in used) and (
+                    not here or rounds_alike(formula, g.dtype)):
                 names, inputs = [names[i] for i in used], [inputs[i] for i in used]
                 run, rule = (_given_some(f, used, len(given)) for f in (run, rule))
             else:
@@ -197,33 +228,35 @@ class Tape:
         """An op added the gradient of its first input into `total`: into zeros, or into what was there `before`."""
         start = [] if before is None else [self.read(before)]
         given = [g, *[None if t is None else t.array for t in op.inputs[1:]]]
-        shape, dtype, first = total.shape, total.dtype, len(start)
+        shape, dtype, first, here = total.shape, total.dtype, len(start), type(total) is ndarray
+        add = op.accumulate if here else op.accumulate_cuda
 
         def run(*arrays, out=None):
-            out = np.empty(shape, dtype) if out is None else out
+            out = (np.empty(shape, dtype) if here else card.fresh(shape, dtype)) if out is None else out
             if not first:
-                out.fill(0)
+                out.fill(0) if here else card.clear(out)
             elif out is not arrays[0]:
-                np.copyto(out, arrays[0])
+                card.copy_into(out, arrays[0])
             op.inputs = (None, *[_Holder(a) for a in arrays[first + 1:]])
-            op.accumulate(arrays[first], out)
+            add(arrays[first], out)
             return (out,)
         names = [*["total"] * first, "g", *op.input_names[1:]]
-        self._renew(f"{op.name}.accumulate", [*start, *[self.read(a) for a in given]], names, total, run, op.scope, first > 0)
+        self._renew(f"{op.name}.accumulate", [*start, *[self.read(a) for a in given]], names, total, run, op.scope, first > 0,
+                    told=first > 0 or not here)
 
     @told
     def added(self, before, part, total):
         """A second gradient was added to a first."""
         def run(x, y):
-            return (x + y,)
+            return (Add().cuda(x, y) if card.holds(x) else x + y,)
         self._renew("add", [self.read(before), self.read(part)], ["x", "y"], total, run, "", False, each=ADD)
 
-    def _renew(self, op, inputs, names, array, run, scope, takes, each=""):
+    def _renew(self, op, inputs, names, array, run, scope, takes, told=False, each=""):
         """A call that wrote into an array that may be known: from now on that array is another value."""
         self.known.pop(id(array), None)
-        self.roots.pop(id(root_of(array)), None)
+        self.roots.pop(memory_of(array), None)
         self._write(op, inputs, names, [array], run, f"backward/{scope}", part="backward", each=each,
-                    takes=0 if takes else None)
+                    takes=0 if takes else None, told=told)
 
     @told
     def made(self, array):
@@ -233,7 +266,8 @@ class Tape:
 
     @told
     def copied(self, source, copy):
-        self._write("copy", [self.read(source)], ["x"], [copy], lambda x: (x.copy(),))
+        self._write("copy", [self.read(source)], ["x"], [copy],
+                    lambda x: (device.copy(x) if card.holds(x) else x.copy(),))
 
     @told
     def graded(self, leaf, array, before):
@@ -247,6 +281,9 @@ class Tape:
     @told
     def number(self, array):
         """`array` was made for a number of the code, such as the 2 in 2 * x; equal ones are one constant."""
+        if card.holds(array):  # it has one array for equal ones
+            self.read(array)
+            return
         key = array.dtype.char, array.shape, array.tobytes()
         if key not in self.numbers:
             self.numbers[key] = self._leaf(array, "constant"), array
@@ -254,6 +291,8 @@ class Tape:
 
     def shown(self, array):
         """The values of a Tensor are asked for as a NumPy array: give one that leaves a trace."""
+        if self.live and device.waits["reads"] != self.waits and memory_of(array) not in self.roots:
+            self.fail(f"numbers are read from the card, {where_in_the_step()}")
         try:
             return self._traced(self.read(array), array) if self.live else array
         except Uncapturable as reason:
@@ -263,10 +302,16 @@ class Tape:
     @told
     def wrapped(self, data, array):
         """`array` was made for a new Tensor from `data`."""
+        if card.holds(array):
+            self._sent(data, array)
+        else:
+            self._made_of(data, array)
+
+    def _made_of(self, data, array):
         if type(data) is random.Seed:
             self.seeds += 1
             self._write("seed", [], [], [array], lambda: (np.array(random.next_seed()),), draws=True)
-        elif isinstance(data, ndarray) and (type(data) is Traced or id(data) in self.known or id(root_of(data)) in self.roots):
+        elif isinstance(data, ndarray) and (type(data) is Traced or id(data) in self.known or memory_of(data) in self.roots):
             dtype = array.dtype
             self._write("tensor", [self.read(data)], ["x"], [array], lambda x: (np.array(x, dtype, order="C"),),
                         settings=str(dtype))
@@ -274,6 +319,29 @@ class Tape:
             raise Uncapturable(f"a Tensor is made of a list of arrays, {where_in_the_step()}: use numpy.stack")
         else:
             self.read(array)
+
+    def _sent(self, data, array):
+        """`array` was made on a card for a new Tensor from `data`: on the host first, and then it was sent."""
+        host = card.sent(array)
+        host = np.array(plain(data), array.dtype, order="C") if host is None else host
+        self._made_of(data, host)
+        number = self.read(host)
+        if number in self.arrays:  # a constant: it is on the card already
+            self.read(array)
+        else:
+            self._write("send", [number], ["x"], [array], lambda x: (card.send(x, array.dtype),), settings="send")
+
+    @told
+    def computed(self, function, args, out):
+        """A function of `logic.py` made data of these arguments."""
+        places = [i for i, a in enumerate(args) if _is_array(a)]
+        tree = [Hole(places.index(i)) if i in places else a for i, a in enumerate(args)]
+
+        def run(*arrays):
+            return (function(*filled(tree, arrays)),)
+        name = next((a.__name__ for a in args if callable(a)), function.__name__)
+        self._write(name, [self.read(args[i]) for i in places], [f"x{i}" for i in range(len(places))], [out], run,
+                    settings=f"{tree}")
 
     def numpy(self, name, function, args, kwargs):
         """A NumPy function was called on Traced arrays: call it on plain ones, and write it down."""
@@ -321,6 +389,7 @@ class Tape:
             with _set(tape=None):
                 return function()
         finally:
+            self.waits = device.waits["reads"]
             self.changes += clock[0] - before
 
     def told_all(self, result):
@@ -338,6 +407,8 @@ class Tape:
         """All that was written down. `result` is what the step returned: Tensors, in tuples, lists and dictionaries."""
         if clock[0] != self.changes:
             raise Uncapturable("it changes a Tensor in place (or another thread does, meanwhile)")
+        if device.waits["reads"] != self.waits:
+            raise Uncapturable("it reads numbers from the card (or another thread does, meanwhile)")
         outputs = []
         tree = _tensors_out(result, outputs)
         numbers = [self._given_out(t.array) for t in outputs]
@@ -347,13 +418,13 @@ class Tape:
             if found is not None:
                 self.values[found[0]].kind, self.values[found[0]].name = "parameter", leaf.name
         program = Program(self.values, self.calls, numbers + [n for _, n, _ in self.gradients.values()])
-        strided = {n for n, a in enumerate(self.made_by_number) if not a.flags.c_contiguous}
+        strided = {n for n, a in enumerate(self.made_by_number) if not card.holds(a) and not a.flags.c_contiguous}
         return Captured(program, self.arrays, self.inputs, len(numbers), leaves, tree, self.effects, self.aliases, strided,
                         self.nodes, list(self.tensors.values()))
 
     def _given_out(self, array):
         """The value of an array that the step returns."""
-        seen = id(array) in self.known or id(root_of(array)) in self.roots
+        seen = id(array) in self.known or memory_of(array) in self.roots
         number = self.read(array)
         whole = number
         while whole in self.aliases:
@@ -395,8 +466,13 @@ def _mentions(formula, name):
     return re.search(rf"\b{name}\b", formula) is not None
 
 
+def _is_array(x):
+    """Of the host or of a card?"""
+    return isinstance(x, ndarray) or card.holds(x)
+
+
 def _holds_array(x):
-    return isinstance(x, ndarray) or (isinstance(x, dict) and any(map(_holds_array, x.values()))) or (
+    return _is_array(x) or (isinstance(x, dict) and any(map(_holds_array, x.values()))) or (
         isinstance(x, (tuple, list)) and any(map(_holds_array, x)))
 
 
