@@ -398,3 +398,32 @@ def test_what_true_means_in_pytorch():
     for mask in ({"attn_mask": torch.tensor(~keep)}, {"key_padding_mask": torch.tensor(~keep[:1])}):
         _, weights = heads(t, t, t, **mask)
         assert (weights[..., 2] == 0).all() and (weights[..., :2] > 0).all()
+
+
+TIMED = """
+import ast, sys
+path = sys.argv[1]
+space, keep = {"__name__": "__main__"}, []
+for node in ast.parse(open(path, encoding="utf-8").read(), path).body:
+    names = [n for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    constant = (isinstance(node, ast.Assign) and all(n.id.isupper() for n in names)
+                and not any(isinstance(n, ast.Call) for n in ast.walk(node)))
+    if constant or isinstance(node, (ast.Import, ast.ImportFrom, ast.FunctionDef)):
+        keep.append(node)
+exec(compile(ast.Module(keep, []), path, "exec"), space)
+space["CARD"] = True
+space["seconds"] = lambda launch, *arguments: (launch(*arguments), 1.0)[1]
+took = space["product_times"]((64,)) | space["attention_times"]((32,), 16) | space["chain_times"](300)
+print(*(f"{name} {size}" for name, size in took), sep=", ")
+print(space["gflops"]({("naive", 1000): 0.5}, "naive", 1000), space["microseconds"]({("a", 1): 0.5}, "a", 1))
+"""
+
+
+def test_the_ladder_of_a_card_can_be_timed(monkeypatch):
+    """What lesson 17 does where a card is, on small sizes in the simulator: each rung is launched and compared."""
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1")
+    done = run("-c", TIMED, EXAMPLES / "17_on_a_card.py", cwd=EXAMPLES)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "wrong way 64, naive 64, tiled 64, blocked 64, package 64, three kernels 32, fused 32, three launches 300, "
+        "one launch 300", "4 GFLOP/s 500,000 us"]

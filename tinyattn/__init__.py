@@ -15,7 +15,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "autograd": ["Op", "grad", "no_grad", "enable_grad", "is_grad_enabled", "scope", "capture", "tap", "fused", "detect_anomaly"],
     "tensor": ["Tensor", "get_default_dtype", "set_default_dtype"],
-    "device": ["kernel", "get_num_threads", "set_num_threads"],
+    "device": ["kernel", "get_num_threads", "set_num_threads", "cuda_status", "default_device", "get_default_device",
+               "set_default_device"],
     "random": ["manual_seed"],
     "errors": ["InputError"],
     "program": ["Program"],
