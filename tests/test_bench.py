@@ -12,8 +12,8 @@ from tinyattn import InputError, Tensor, bench, device
 from tinyattn.cli import main
 from tinyattn.compiler import compile
 from tinyattn.optim import SGD
-from tinyattn.workloads import GROUPS, peers, rows, timing
-from tinyattn.workloads.row import OURS, PEERS, Row
+from tinyattn.workloads import GROUPS, peers, rows, sides, timing
+from tinyattn.workloads.row import COPY, OURS, PEERS, Row
 
 
 class Clock:
@@ -68,7 +68,8 @@ def test_every_row_has_ours_and_known_sides():
     assert len({(row.name, row.sizes) for row in there}) == len(there)
     for row in there:
         assert "ours" in row.sides and set(row.sides) <= {*OURS, *PEERS}, row.name
-        assert set(row.asked) <= set(row.sides), f"{row.name}: something is asked of a side that is not there"
+        for asked in (row.asked, row.card):
+            assert set(asked) <= set(row.sides), f"{row.name}: something is asked of a side that is not there"
 
 
 @pytest.mark.parametrize("name, sizes, asked", [
@@ -312,7 +313,7 @@ def test_none_installed_is_one_line(monkeypatch, capfd):
     (["nothing"], "no workload is named like nothing"), (["small", "nothing"], "like nothing"), (["--peer", "nothing"], "nothing"),
     (["--peers", "--twins"], "not both"), (["--check"], "--peers"), (["small", "--twins"], "small"), (["-o", "x.txt"], ".json"),
     (["-o", "no/such/folder/x.json"], "no/such/folder"), (["small add", "--threads", "0"], "threads"),
-    (["small add", "--threads", "999"], "999")])
+    (["small add", "--threads", "999"], "999"), (["--device", "gpu"], "gpu"), (["card"], "--device cuda"), (["softmax", "Card"], "--device cuda")])
 def test_bad_usage_is_one_line(arguments, words, capfd):
     assert main(["bench", *arguments]) == 2
     captured = capfd.readouterr()
@@ -372,3 +373,95 @@ def test_a_floor_is_said_as_time(quick):
     assert all(r["floor_us"] == pytest.approx(row.floor / document["peak_gflops"] / 1e3)
                for r, row in zip(document["results"], bench.choose(["attention B*H,T,D = 32,64,32", "linear layer (480"]), strict=True))
     assert document["peak_gflops"] > 0
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# on a card; its rows are tested in tests/on_card/test_card_bench.py
+# ---------------------------------------------------------------------------------------------------------------------
+@pytest.mark.skipif(device.cuda_status() != "absent", reason="there is a card")
+@pytest.mark.parametrize("more", [[], ["--peers"], ["card", "--check"], ["small", "--json"]])
+def test_without_a_card_there_is_one_clear_line(more, capfd):
+    assert main(["bench", "--device", "cuda", *more]) == 2
+    captured = capfd.readouterr()
+    assert captured.out == "" and len(captured.err.splitlines()) == 1 and "no CUDA card or driver" in captured.err
+    assert device.get_default_device() == "cpu"
+
+
+@pytest.fixture
+def as_if(clock, monkeypatch):
+    """A card that is none: the fake sides do not need it, nor is anything copied."""
+    waited = []
+    monkeypatch.setattr(device, "cuda_status", lambda: "present")
+    monkeypatch.setattr(bench, "wait_of", lambda side: lambda: waited.append(side))
+    monkeypatch.setattr(peers, "card_facts", lambda: {"card": "A card, 80 GiB", "driver": "550.1 for CUDA 12.4", "pool": False})
+    monkeypatch.setattr(bench.card, "rows", lambda: [])
+    monkeypatch.setattr(bench.card, "copying", lambda moved: clock.side("copy", moved / 1e12))
+    monkeypatch.setattr(peers, "load", lambda wanted, threads: {p: None if p == "torch" else peers.NO_CARD for p in wanted})
+    return waited
+
+
+def test_the_document_of_a_card(as_if, clock, monkeypatch, tmp_path, capfd):
+    made = {"ours": lambda: clock.side("a", 0.004), "torch": lambda: clock.side("b", 0.003)}
+    table(monkeypatch, Row("bound", "by memory", "card", made, moved=3_600_000_000, card={COPY: 0.8}),
+          Row("slow", "by memory", "card", made, moved=2_000_000_000, card={COPY: 0.8}),
+          Row("scores", "", "attention", made, {"torch": 18}, card={"torch": 0.5}))
+    file = tmp_path / "card.json"
+    assert main(["bench", "--device", "cuda", "--peers", "-o", str(file)]) == 0
+    document = json.loads(file.read_text(encoding="utf-8"))
+    assert (document["device"], document["card"], document["driver"]) == ("cuda", "A card, 80 GiB", "550.1 for CUDA 12.4")
+    assert document["left_out"] == dict.fromkeys(("jax", "tinygrad", "autograd"), "computes on the CPU only")
+    found = {(r["name"], r["peer"]): r for r in document["results"]}
+    assert found.keys() == {("bound", "copy"), ("bound", "torch"), ("slow", "copy"), ("slow", "torch"), ("scores", "torch")}
+    assert found["bound", "copy"]["ratio"] == pytest.approx(0.9) and found["bound", "copy"]["gb_per_s"] == pytest.approx(900)
+    assert [(v["name"], v["peer"], round(v["ratio"], 3), v["asked"], v["enough"]) for v in document["asked"]] == [
+        ("bound", "copy", 0.9, 0.8, True), ("slow", "copy", 0.5, 0.8, False), ("scores", "torch", 0.75, 0.5, True)]
+    printed = capfd.readouterr()
+    assert "A card, 80 GiB; driver 550.1" in printed.err and "below: slow" in printed.err and "900 GB/s" in printed.out
+    assert {"ours", "torch", "copy"} == set(as_if) and device.get_default_device() == "cpu"
+
+
+def test_check_on_a_card_needs_no_peer(as_if, clock, monkeypatch):
+    made = {"ours": lambda: clock.side("a", 0.004)}
+    table(monkeypatch, Row("bound", "", "card", made, moved=3_600_000_000, card={COPY: 0.8}))
+    assert main(["bench", "card", "--device", "cuda", "--check"]) == 0
+    table(monkeypatch, Row("slow", "", "card", made, moved=2_000_000_000, card={COPY: 0.8}))
+    assert main(["bench", "slow", "--device", "cuda", "--check"]) == 1
+
+
+def test_on_the_cpu_nothing_of_a_card_is_said_or_asked(clock, monkeypatch):
+    made = {"ours": lambda: clock.side("a", 0.004), "torch": lambda: clock.side("b", 0.003)}
+    table(monkeypatch, Row("fake", "", "small", made, {"torch": 0.7}, floor=1e6, card={COPY: 0.8}, moved=1000))
+    monkeypatch.setattr(peers, "load", lambda wanted, threads: dict.fromkeys(wanted))
+    monkeypatch.setattr(bench, "peak", lambda: 100.0)  # no product moves this clock
+    document = bench.run(wanted=["torch"])
+    result, = document["results"]
+    assert document["device"] == "cpu" and "card" not in document and result["peer"] == "torch" and result["asked"] == 0.7
+    assert not {"moved", "gb_per_s", "gflop_per_s"} & set(result)
+
+
+def test_peers_without_a_card_say_so(monkeypatch):
+    torch, seen = pytest.importorskip("torch"), {}
+    importing = peers.importlib.import_module
+    monkeypatch.setattr(peers, "on_card", lambda: True)
+    monkeypatch.setattr(peers.importlib, "import_module", lambda name: importing(name) if name == "torch" else seen.update(
+        {name: os.environ["JAX_PLATFORMS"]}))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert peers.load(["torch", "autograd"], 1) == {"torch": "its build is for the CPU", "autograd": "computes on the CPU only"}
+    assert seen == {"autograd": "cuda"}
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    assert peers.load(["torch-compile"], 1) == {"torch-compile": "finds no card"}
+    torch.set_num_threads(device.get_num_threads())
+
+
+def test_pytorch_computes_in_float32_on_a_card(monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert peers._torch_on_card() is None
+    assert not torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "highest"
+    monkeypatch.setattr(sides, "on_card", lambda: True)
+    assert sides.made_there("torch-compile") == torch.device("cuda")  # as a context it is where tensors are made
+    with sides.made_there("ours"):
+        assert torch.get_default_device().type == "cpu"
+    assert sides.wait_of("torch") is torch.cuda.synchronize

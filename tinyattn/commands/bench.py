@@ -16,25 +16,29 @@ from .console import note, out, out_json
 @click.option("--peer", "some", multiple=True, type=click.Choice(list(PEERS)),
               help="beside this peer; may be given several times")
 @click.option("--twins", is_flag=True, help="measure each fused op beside its own readable twin instead")
+@click.option("--device", "where", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
+              help="where to compute: every row, and on a card those of the group card")
 @click.option("--threads", type=click.IntRange(1), help="threads of every side [default: all]")
 @click.option("--check", is_flag=True, help="exit code 1 if a ratio is below what is asked of it")
 @click.option("--json", "as_json", is_flag=True, help="print JSON; the table goes to stderr")
 @click.option("-o", "--output", metavar="FILE.json", help="write the JSON to a file beside the table")
-def bench_command(wanted, peers, some, twins, threads, check, as_json, output):
+def bench_command(wanted, peers, some, twins, where, threads, check, as_json, output):
     """Measure the speed of ops, layers and training steps. NAME picks rows of the table: a group (small, recurrent,
-    attention, layers, optimiser, training) or a part of a row's name.
+    attention, layers, optimiser, training; on a card also card, all of which something is asked there) or a part of a row's
+    name.
 
     The ratio is the peer's time divided by ours. Every peer's results are compared with ours before it is timed. A row whose
-    peer, or ours, takes another time alone than in turn is marked with that time: it does not count.
+    peer, or ours, takes another time alone than in turn is marked with that time: it does not count. On a card the time ends
+    when the card is done, and what its memory bounds stands beside a copy: that ratio is the share of its bandwidth.
     """
     from .. import bench
     if (peers or some) and twins:
         raise InputError("bench: give --peers or --twins, not both")
-    if check and not (peers or some or twins):
+    if check and not (peers or some or twins or where == "cuda"):
         raise InputError("bench --check: nothing is asked of our times alone; give --peers, --peer or --twins too")
     _writable(output)
     names = list(dict.fromkeys([*(bench.peers.BY_ITSELF if peers else ()), *some]))
-    document = bench.run(wanted, names, twins, threads, report=note if as_json else out, note=note)
+    document = bench.run(wanted, names, twins, threads, report=note if as_json else out, note=note, where=where)
     if as_json:
         out_json(document)
     if output:
@@ -66,7 +70,7 @@ def _judge(document, check):
         raise InputError("bench --check: nothing is asked of any row that was measured")
     below = [r for r in asked if not r["enough"]]
     for r in wrong:
-        note(f"error: {r['name']} {r['sizes']}: {r['peer']}: {r['error']}")
+        note(f"error: {r['name']} {r['sizes']}: {r['peer'] or r['ours']}: {r['error']}")
     for r in below:
         disturbed = "" if r["counts"] else " (disturbed, does not count)"
         note(f"below: {r['name']} {r['sizes']}: {r['ratio']:.3g} of {r['peer']}, asked {r['asked']:g}{disturbed}")

@@ -1,4 +1,7 @@
-"""The workloads of `tinyattn bench`: what is timed, by us and by every peer, on the same numbers. One file a group of rows."""
+"""The workloads of `tinyattn bench`: what is timed, by us and by every peer, on the same numbers. One file a group of rows.
+
+On a card (`--device cuda`) the same rows run there, and the rows of one more group, `card.py`.
+"""
 import importlib
 
 GROUPS = ("small", "recurrent", "attention", "layers", "optimiser", "training")  # the order of the table

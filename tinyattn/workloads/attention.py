@@ -19,19 +19,19 @@ def rows():
             _attention(32, 1, 512, 64), _pagerank(32, 30), _linear_chain(32, 40, 2), _eisner(32, 20)]
 
 
-def _fused(name, sizes, arrays, shape, asked=None, floor=None, tolerance=1e-4, **functions):
-    """arrays(rng) gives the inputs; the gradient that comes in has `shape`."""
+def _fused(name, sizes, arrays, shape, asked=None, floor=None, tolerance=1e-4, card=None, **functions):
+    """arrays(rng) gives the inputs; the gradient that comes in has `shape`. card: what is asked on a card."""
     def numbers():
         return arrays(np.random.default_rng(0)), array(np.random.default_rng(1), *shape)
 
     return Row(name, sizes, "attention", sides(numbers, **functions), {"torch": asked} if asked else {}, twin=True, floor=floor,
-               tolerance=tolerance)
+               tolerance=tolerance, card={"torch": card} if card else {})
 
 
 def _additive(b, t, s, d, asked):
     return _fused("additive scores", f"B,T,S,D = {b},{t},{s},{d}",
                   lambda rng: [array(rng, b, t, d), array(rng, b, s, d), array(rng, d)], (b, t, s), asked,
-                  ours=additive_scores,
+                  card=5, ours=additive_scores,
                   torch=lambda torch, q, k, v: torch.tanh(q[:, :, None] + k[:, None]) @ v,
                   array=lambda np, q, k, v: np.dot(np.tanh(q[:, :, None] + k[:, None]), v),
                   tinygrad=lambda tinygrad, q, k, v: (q.unsqueeze(2) + k.unsqueeze(1)).tanh() @ v)
@@ -74,11 +74,16 @@ def _attention(n, t, s, d, causal=False, asked=None):
         return np.matmul(softmax(np, np.where(np.tri(t, dtype=bool), e, np.float32(-1e9)) if causal else e), v)
 
     sizes = f"B*H,T,D = {n},{t},{d}{', causal' if causal else ''}" if t == s else f"B*H,T,S,D = {n},{t},{s},{d}"
+    def with_torch(torch, q, k, v):
+        attend = torch.nn.functional.scaled_dot_product_attention
+        if q.is_cuda:  # its fused kernels there want an axis of heads
+            return attend(q[None], k[None], v[None], is_causal=causal)[0]
+        return attend(q, k, v, is_causal=causal)
+
     floor = 6 * 2 * n * t * s * d / (2 if causal else 1)  # two products forward, four backward
     return _fused("attention", sizes, lambda rng: [array(rng, n, length, d) for length in (t, s, s)], (n, t, d), asked, floor,
                   ours=lambda q, k, v: scaled_dot_product_attention(q, k, v, causal=causal),
-                  torch=lambda torch, q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal),
-                  jax=with_jax, autograd=with_autograd,
+                  card=0.5 if asked else None, torch=with_torch, jax=with_jax, autograd=with_autograd,
                   tinygrad=lambda tinygrad, q, k, v: q.scaled_dot_product_attention(k, v, is_causal=causal))
 
 
@@ -88,12 +93,12 @@ def _pagerank(b, n):
 
     return _fused("PageRank", f"B,N = {b},{n}", lambda rng: [np.exp(array(rng, b, n, n)), np.full((b, n), 1 / n, np.float32)],
                   (b, n), ours=lambda w, y: PageRank()(w, y), array=surf,
-                  torch=lambda torch, w, y: torch.linalg.solve(torch.eye(n) - 0.9 * w / w.sum(1, keepdim=True), 0.1 * y))
+                  torch=lambda torch, w, y: torch.linalg.solve(torch.eye(n, device=w.device) - 0.9 * w / w.sum(1, keepdim=True), 0.1 * y))
 
 
 def _linear_chain(b, t, c):
     def with_torch(torch, u, w, _):
-        forward, backward = [u[:, 0]], [torch.zeros(b, c)]
+        forward, backward = [u[:, 0]], [torch.zeros(b, c, device=u.device)]
         for i in range(1, t):
             forward.append(u[:, i] + torch.logsumexp(forward[-1][:, :, None] + w, 1))
         for i in reversed(range(t - 1)):

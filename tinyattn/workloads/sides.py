@@ -8,9 +8,14 @@ A workload is said once, as `numbers()`, its arrays and the gradient that comes 
 Forward and backward are recorded by us and PyTorch (`y.backward(g)`), compiled as one function by JAX (`jit` of `vjp`) and
 tinygrad (`TinyJit`), and traced anew at each call by autograd (`make_vjp`). Arrays of floats are the leaves, of
 which the gradient is asked. The calls return (y, gradient of each leaf), so that the harness can compare them.
+
+Everything is on the default device of `device.py`. On a card no side waits for it within a call: see `wait_of`.
 """
+from contextlib import nullcontext
+
 import numpy as np
 
+from .. import device
 from ..tensor import Tensor
 
 
@@ -30,6 +35,52 @@ def sides(numbers, backward=True, **functions):
     if "torch" in made:
         made["torch-compile"] = lambda: compiled_torch(functions["torch"], *numbers(), backward)
     return made
+
+
+def on_card():
+    return device.get_default_device() == "cuda"
+
+
+def made_there(side):
+    """A context for a side's make(). In it PyTorch too makes its tensors on the default device; not in the calls, as there
+    it would make each of its functions slower."""
+    if on_card() and side in ("torch", "torch-compile"):
+        import torch
+        return torch.device("cuda")
+    return nullcontext()
+
+
+def wait_of(side):
+    """A function that returns when the card has done all that this side has asked of it so far."""
+    if not on_card():
+        return lambda: None
+    if side in ("torch", "torch-compile"):
+        import torch
+        return torch.cuda.synchronize
+    if side == "jax":  # what is computed last is done last
+        import jax
+        return lambda: jax.block_until_ready(jax.numpy.zeros(()) + 1)
+    if side == "tinygrad":
+        import tinygrad
+        return tinygrad.Device[tinygrad.Device.DEFAULT].synchronize
+    return device.numba_cuda().synchronize
+
+
+def fetched(result):
+    """The arrays of a result as NumPy's own copies, whatever library made them, and wherever. A function is called for it."""
+    if callable(result) and not hasattr(result, "shape"):
+        return fetched(result())
+    if isinstance(result, (tuple, list)):
+        return [array for part in result for array in fetched(part)]
+    if result is None:
+        return []
+    if hasattr(result, "copy_to_host"):
+        return [np.array(device.to_device(result, "cpu"))]
+    if hasattr(result, "detach"):
+        result = result.detach()
+    if hasattr(result, "cpu"):
+        result = result.cpu()
+    return [np.array(result.numpy() if hasattr(result, "numpy") else result)]
 
 
 def _is_leaf(a):
@@ -90,7 +141,7 @@ def jax(f, arrays, g, backward):
 
     step = jax.jit(both if backward else lambda leaves, others, g: of_leaves(others, *leaves))
     inputs = jax.device_put((leaves, others, np.float32(1) if g is None else g))
-    return lambda: jax.block_until_ready(step(*inputs))
+    return (lambda: step(*inputs)) if on_card() else lambda: jax.block_until_ready(step(*inputs))
 
 
 def autograd(f, arrays, g, backward):
@@ -121,11 +172,13 @@ def tinygrad(f, arrays, g, backward):
         tinygrad.Tensor.realize(*out)
         return out
 
-    device = tinygrad.Device[tinygrad.Device.DEFAULT]
+    if on_card():
+        return lambda: both()
+    engine = tinygrad.Device[tinygrad.Device.DEFAULT]
 
     def run():
         out = both()
-        device.synchronize()
+        engine.synchronize()
         return out
     return run
 

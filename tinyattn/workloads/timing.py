@@ -23,11 +23,16 @@ clock = time.perf_counter
 
 
 class Timed:
-    """A call, with how often it is to be repeated in one timing."""
+    """A call, with how often it is to be repeated in one timing.
 
-    def __init__(self, call):
-        self.call = call
+    wait    returns when all calls so far are done. On a card a call returns before that, and the next one is prepared
+            meanwhile; so one timing is of many calls, and ends when the last one is done
+    """
+
+    def __init__(self, call, wait=lambda: None):
+        self.call, self.wait = call, wait
         call()
+        wait()
         self.once = self._turn(1)
         if self.once < LONG:
             self.once = max(min(self._turn(3), self._turn(3)), 1e-7)
@@ -37,12 +42,14 @@ class Timed:
         begun = clock()
         for _ in range(count):
             self.call()
+        self.wait()
         return (clock() - begun) / count
 
     def turn(self):
         """Seconds of one call."""
         for _ in range(self.before):
             self.call()
+        self.wait()
         return self._turn(self.count)
 
     def alone(self, count):

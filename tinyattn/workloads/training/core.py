@@ -11,9 +11,15 @@ the same number. What differs is rounding alone; a rule that is wrong anywhere s
 import numpy as np
 
 from ...optim import Adam, clip_grad_norm
+from ..sides import on_card
 
 LEARNING_RATE, FIRST, SECOND, EPSILON, MAX_NORM = 1e-3, 0.9, 0.999, 1e-8, 1.0
 TOLERANCE = 1e-5  # of losses, as a share: ten times what float32 sums in another order were seen to do
+
+
+def loss_of(value):
+    """A step's result: a float. On a card the number stays there, as reading it would wait for the card at each step."""
+    return value.detach() if on_card() else value.item()
 
 
 def ours(model, loss, weights, batch, compiled=False):
@@ -33,7 +39,7 @@ def ours(model, loss, weights, batch, compiled=False):
     if compiled:
         from ...compiler import compile
         step = compile(step)
-    return lambda: step(*batch).item()
+    return lambda: loss_of(step(*batch))
 
 
 def torch(model, loss, weights, batch, compiled=False):
@@ -50,7 +56,7 @@ def torch(model, loss, weights, batch, compiled=False):
         value.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
         optimizer.step()
-        return value.item()
+        return loss_of(value)
     return step
 
 
@@ -76,12 +82,14 @@ def jax(loss, weights, batch):
     step = jax.jit(step, donate_argnums=(0, 1, 2))
     zeros = {k: np.zeros_like(a) for k, a in weights.items()}
     state, t = [{k: jax.numpy.array(a) for k, a in arrays.items()} for arrays in (weights, zeros, zeros)], 0
-    batch = [jax.numpy.asarray(a) for a in batch]
+    batch, card = [jax.numpy.asarray(a) for a in batch], on_card()
 
     def run():
         nonlocal state, t
         t += 1
         value, state = step(*state, np.float32(t), *batch)
+        if card:
+            return value
         jax.block_until_ready(state)
         return float(value)
     return run
