@@ -8,7 +8,8 @@
 One Cache a layer. A mechanism takes it as `cache=None`, is causal with it, and uses one of its two halves:
 
     append     keys and values of every word, in a buffer that doubles when it is full: n words cost O(n) copying in
-               all, where joining old and new at every step would cost O(n^2)
+               all, where joining old and new at every step would cost O(n^2). (On a card, whose arrays have no parts
+               that share memory, they are joined)
     replace    a past of a fixed size, such as the two sums of linear attention
 
 It is for decoding alone: what lies in the buffer is outside the graph, so a word that still needs a gradient is
@@ -17,6 +18,7 @@ refused.
 import numpy as np
 
 from ..autograd import is_grad_enabled
+from ..functional import concat, zeros
 from ..ops.broadcast import ShapeError
 from ..tensor import Tensor
 
@@ -48,23 +50,32 @@ class Cache:
         if self._state is not None:
             raise ValueError("Cache.append: this cache holds the running sums of another mechanism; make one a layer")
         end = self.length + k.shape[2]
-        self._make_room(k.array, v.array, end)
-        for buffer, new in zip(self._buffers, (k, v), strict=True):
-            buffer[:, :, self.length:end] = new.array
+        self._check_past(k, v)
+        if k.device == "cpu":
+            self._make_room(k.array, v.array, end)
+            for buffer, new in zip(self._buffers, (k, v), strict=True):
+                buffer[:, :, self.length:end] = new.array
+            known = [buffer[:, :, :end] for buffer in self._buffers]
+        else:
+            past = [()] * 2 if self._buffers is None else [(_tensor(buffer),) for buffer in self._buffers]
+            known = self._buffers = [concat([*old, new], 2).array for old, new in zip(past, (k, v), strict=True)]
         self.length = end
-        return tuple(Tensor._wrap(buffer[:, :, :end], None, 0, False) for buffer in self._buffers)
+        return tuple(map(_tensor, known))
 
-    def _make_room(self, k, v, end):
-        """Buffers (B, H, capacity, D) and (B, H, capacity, E) with room for `end` words and the past in them."""
-        if self._buffers is None:
-            self._buffers = [np.empty((*new.shape[:2], 0, new.shape[3]), new.dtype) for new in (k, v)]
-        for what, old, new in zip("kv", self._buffers, (k, v), strict=True):
+    def _check_past(self, k, v):
+        """Are new words like those of the past?"""
+        for what, old, new in zip("kv", self._buffers or (), (k, v), strict=False):
             if (old.shape[:2], old.shape[3]) != (new.shape[:2], new.shape[3]):
                 B, H, _, D = old.shape
                 raise ShapeError(f"Cache.append: expected {what} of shape ({B}, {H}, T, {D}) as before, got "
                                  f"{new.shape}")
             if old.dtype != new.dtype:
                 raise TypeError(f"Cache.append: expected {what} of {old.dtype} as before, got {new.dtype}")
+
+    def _make_room(self, k, v, end):
+        """Buffers (B, H, capacity, D) and (B, H, capacity, E) with room for `end` words and the past in them."""
+        if self._buffers is None:
+            self._buffers = [np.empty((*new.shape[:2], 0, new.shape[3]), new.dtype) for new in (k, v)]
         if end > self._buffers[0].shape[2]:
             self._capacity = max(self._capacity, end, 2 * self._buffers[0].shape[2])
             for i, old in enumerate(self._buffers):
@@ -72,18 +83,18 @@ class Cache:
                 new[:, :, :self.length] = old[:, :, :self.length]
                 self._buffers[i] = new
 
-    def state(self, shape, dtype):
+    def state(self, shape, dtype, device="cpu"):
         """The Tensor (B, ...) that `replace` was given last, or zeros at the start. ShapeError or TypeError where it is
         not of this shape and type."""
         if self._buffers is not None:
             raise ValueError("Cache.state: this cache holds the keys and values of another mechanism; make one a layer")
-        past = np.zeros(shape, dtype) if self._state is None else self._state
+        past = zeros(*shape, dtype=dtype, device=device).array if self._state is None else self._state
         if past.shape != tuple(shape):
             raise ShapeError(f"Cache.state: expected words for a state of shape {past.shape} as before, got "
                              f"{tuple(shape)}")
         if past.dtype != dtype:
             raise TypeError(f"Cache.state: expected words of {past.dtype} as before, got {np.dtype(dtype)}")
-        return Tensor._wrap(past, None, 0, False)
+        return _tensor(past)
 
     def replace(self, state, words):
         """Keep the Tensor `state` (B, ...) as the past, in place of the one before, after `words` more of them."""
@@ -100,12 +111,17 @@ class Cache:
             raise TypeError(f"Cache.reorder: expected whole numbers of shape (B,), got {rows.dtype} of shape "
                             f"{rows.shape}")
         held = self._buffers if self._buffers is not None else [] if self._state is None else [self._state]
-        if held and rows.size and (rows.min() < 0 or rows.max() >= len(held[0])):
-            raise IndexError(f"Cache.reorder: expected rows 0 .. {len(held[0]) - 1}, got {rows.min()} to {rows.max()}")
+        if held and rows.size and (rows.min() < 0 or rows.max() >= held[0].shape[0]):
+            raise IndexError(f"Cache.reorder: expected rows 0 .. {held[0].shape[0] - 1}, got {rows.min()} to {rows.max()}")
         if self._buffers is not None:
-            self._buffers = [buffer[rows] for buffer in self._buffers]
+            self._buffers = [_tensor(buffer)[rows].array for buffer in self._buffers]
         elif self._state is not None:
-            self._state = self._state[rows]
+            self._state = _tensor(self._state)[rows].array
+
+
+def _tensor(array):
+    """Outside the graph."""
+    return Tensor._wrap(array, None, 0, False)
 
 
 def _outside_the_graph(*tensors):
@@ -113,5 +129,3 @@ def _outside_the_graph(*tensors):
         if t.requires_grad and is_grad_enabled():
             raise RuntimeError(f"Cache: the new words of shape {t.shape} need a gradient, which a cache cannot send "
                                "back: decode under no_grad(), or train on whole sequences with causal=True")
-        if t.device != "cpu":
-            raise NotImplementedError(f"Cache: has no buffers on device {t.device!r} yet; use .to('cpu')")

@@ -86,7 +86,7 @@ def _sums(q, k, v, causal, cache):
         return q @ (k.transpose() @ v)
     B, H, T, d = q.shape
     shape = B, H, d, v.shape[-1]
-    start = zeros(*shape, dtype=v.dtype, device=v.device) if cache is None else cache.state(shape, v.dtype)
+    start = zeros(*shape, dtype=v.dtype, device=v.device) if cache is None else cache.state(shape, v.dtype, v.device)
     y, end = running(q, k, v, start)
     if cache is not None:
         cache.replace(end, T)
