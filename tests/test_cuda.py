@@ -15,17 +15,40 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 
-def python(*arguments, **environment):
-    """Run Python in the repository with or without the simulator; the finished process."""
+def surroundings(**environment):
     env = {k: v for k, v in os.environ.items() if k != "NUMBA_ENABLE_CUDASIM"} | environment
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "tests"), *filter(None, [env.get("PYTHONPATH")])])
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=600)
+    return env
 
 
-def test_kernels_in_the_simulator_agree_with_the_cpu():
-    run = python("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "tests/on_card",
-                 NUMBA_ENABLE_CUDASIM="1")
-    assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
+def python(*arguments, **environment):
+    """Run Python in the repository with or without the simulator; the finished process."""
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, env=surroundings(**environment), capture_output=True,
+                          text=True, timeout=600)
+
+
+PARTS = {"engine": ["test_card_engine.py"],  # about half of the time
+         "families": sorted(p.name for p in (ROOT / "tests/on_card").glob("test_*.py") if p.stem != "test_card_engine")}
+
+
+@pytest.fixture(scope="module")
+def simulations(tmp_path_factory):
+    """The tests of `on_card` in the simulator, which has one thread: two processes side by side."""
+    folder, running = tmp_path_factory.mktemp("simulated"), {}
+    for part, files in PARTS.items():
+        with open(folder / part, "w") as said:
+            running[part] = subprocess.Popen(
+                [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(f"tests/on_card/{f}" for f in files)],
+                cwd=ROOT, env=surroundings(NUMBA_ENABLE_CUDASIM="1"), stdout=said, stderr=subprocess.STDOUT)
+    yield {part: (process, folder / part) for part, process in running.items()}
+    for process in running.values():
+        process.kill()
+
+
+@pytest.mark.parametrize("part", list(PARTS))
+def test_kernels_in_the_simulator_agree_with_the_cpu(part, simulations):
+    process, said = simulations[part]
+    assert process.wait(timeout=1800) == 0, said.read_text()[-6000:]
 
 
 def test_kernels_in_the_simulator_without_the_jit():

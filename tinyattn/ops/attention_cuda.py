@@ -100,6 +100,10 @@ def _blocks(B, rows, columns):
     return B * -(-rows // TILE) * max(-(-columns // TILE), 1)
 
 
+WIDE_IN_FLOAT64 = ("in float64 the sums of a thread alone fill half of the 255 registers that it may have; a few bytes go to memory. "
+                   "Smaller tiles, which would mend that, make float32 slower")
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # tiles and their products
 # ---------------------------------------------------------------------------------------------------------------------
@@ -265,7 +269,7 @@ def _put(out, sums, factor, at, rows, columns, width, r, c):
 # ---------------------------------------------------------------------------------------------------------------------
 # forward
 # ---------------------------------------------------------------------------------------------------------------------
-@cuda_kernel("T[::1], T[::1], T[::1], boolean[::1], T[::1], int64[:, ::1], T, T[::1], T[::1]")
+@cuda_kernel("T[::1], T[::1], T[::1], boolean[::1], T[::1], int64[:, ::1], T, T[::1], T[::1]", spills=WIDE_IN_FLOAT64)
 def _attention_cuda(q, k, v, mask, bias, plan, scale, o, high):
     """A block computes one tile of o: 64 queries of one matrix b, 64 columns of the values. Tile of keys for tile:
 
@@ -414,7 +418,7 @@ def _values_gradient_cuda(q, k, mask, bias, plan, scale, high, g, dv):
 
 
 @cuda_kernel("T[::1], T[::1], T[::1], T[::1], int64, boolean[::1], T[::1], int64[:, ::1], T, T[::1], T[::1], T[::1], "
-             "int64, T[::1]")
+             "int64, T[::1]", spills=WIDE_IN_FLOAT64)
 def _slopes_cuda(x, y, xv, yv, turned, mask, bias, plan, scale, high, delta, out, kept, slopes):
     """A block computes one tile of dq: 64 queries of one matrix b, 64 columns. For 32 keys after 32:
 
