@@ -59,6 +59,8 @@ def read(path):
 
 def kept_of(run, path):
     """What is kept of one file of `bench --peers -o`: facts, and the fields of each result that are asked for here."""
+    if isinstance(run, dict) and run.get("device", "cpu") != "cpu":
+        raise InputError(f"speed: {path}: expected a run on the cpu, got one on {run['device']}; examples/card.py reports those")
     if not isinstance(run, dict) or not any(r.get("peer") for r in run.get("results", ())):
         raise InputError(f"speed: {path}: expected what `tinyattn bench --peers -o FILE.json` writes")
     results = [{k: short(r[k]) for k in FIELDS if r.get(k) is not None} for r in run["results"]]

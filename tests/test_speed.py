@@ -191,6 +191,8 @@ def test_runs_of_two_machines_make_no_page(make, capsys):
     one = [result("softmax", "(1, 2)", "layers", "ours", "torch", 3.0)]
     assert make(document(one), document(one, threads=1)) == 2
     assert capsys.readouterr().err == "speed: the runs differ in threads: 2 and 1\n"
+    assert make(document(one, device="cuda")) == 2
+    assert "expected a run on the cpu, got one on cuda" in capsys.readouterr().err
     assert not speed.PAGE.exists() and not speed.KEPT.exists()
 
 

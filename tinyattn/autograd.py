@@ -382,14 +382,20 @@ def _add_into(now, op, g, here):
 _changes = {}  # id of a memory -> (time, name, shape) of its last change. An entry of a dead one is older than any new op
 
 
-def changed(tensor):
-    """Note that the memory of `tensor` was written in place, so that a backward pass that needs the old values raises."""
+def changed(tensor, anew=False):
+    """Note that the memory of `tensor` was written in place, so that a backward pass that needs the old values raises.
+    anew: it was not, but replaced by other memory."""
     clock[0] += 1
+    if tensor.device == "cuda" and tensor.dtype.kind != "f" and not anew:
+        cuda.forget(tensor.array)
     _changes[_memory(tensor.array)] = clock[0], tensor.name, tensor.shape
 
 
 def _memory(array):
-    """The id of the array that owns the memory: views, detached ones too, share it with the Tensor that they show."""
+    """The id of the array that owns the memory: views, detached ones too, share it with the Tensor that they show. On a card
+    the address: there the shapes of one memory know no owner."""
+    if type(array) is not ndarray:
+        return cuda.address(array) if array.size else id(array)
     while type(array) is ndarray and array.base is not None:
         array = array.base
     return id(array)

@@ -6,8 +6,10 @@ A *kernel* is a plain module-level function with its loops written out, decorate
 Numba on its first call for a dtype, and kept on disk. With `NUMBA_DISABLE_JIT=1` it stays the Python function that you
 read, so a debugger can step through it.
 """
+import copyreg
 import hashlib
 import importlib.util
+import math
 import multiprocessing
 import os
 import sys
@@ -308,7 +310,8 @@ def launch(nanoseconds, serial, serial_args, parallel, parallel_args):
 # arrays
 # ---------------------------------------------------------------------------------------------------------------------
 DEVICES = ("cpu", "cuda")
-_where = {"default": "cpu"}
+_where = {"default": "cpu", "card": False}
+OUT_OF_MEMORY = 2  # an error of CUDA's
 
 
 def get_default_device():
@@ -353,7 +356,15 @@ def empty(shape, dtype, device="cpu"):
         take = planned.take
         return np.empty(shape, dtype) if take is None else take(shape, dtype)
     require(device)
-    return numba_cuda().device_array(tuple(shape) if isinstance(shape, (tuple, list)) else (shape,), dtype)
+    shape = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    try:
+        return numba_cuda().device_array(shape, dtype)
+    except Exception as error:
+        if getattr(error, "code", None) != OUT_OF_MEMORY:
+            raise
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+    raise MemoryError(f"device 'cuda': no {size:,} bytes are free, for an array of shape {shape} and type {np.dtype(dtype)}; "
+                      "try smaller sizes")
 
 
 @lru_cache(maxsize=1)
@@ -367,10 +378,20 @@ def numba_cuda():
             simulator.mend()
         else:
             _look_in_packages()
+            from numba.cuda.cudadrv.devicearray import DeviceNDArray
+
+            from .cuda import memory
+            memory.mend()
+            copyreg.pickle(DeviceNDArray, _as_copy)
         return cuda
     except Exception as error:
         what = f"{type(error).__name__}: {error}"
         raise RuntimeError(f"device 'cuda': numba.cuda cannot be imported on this machine ({what})") from None
+
+
+def _as_copy(array):
+    """How `copy` and `pickle` make another array of a card: by way of the host."""
+    return to_device, (to_device(array, "cpu"), "cuda")
 
 
 def _look_in_packages():
@@ -391,10 +412,12 @@ def cuda_status():
     """'present' (a card and a driver), 'simulated' (NUMBA_ENABLE_CUDASIM=1) or 'absent'."""
     if numba.config.ENABLE_CUDASIM:
         return "simulated"
-    try:
-        return "present" if numba_cuda().is_available() else "absent"
-    except Exception:  # a broken driver raises its own kinds of error; for us it is not there
-        return "absent"
+    if not _where["card"]:  # each new array asks, and Numba looks for driver and compiler each time
+        try:
+            _where["card"] = numba_cuda().is_available()
+        except Exception:  # a broken driver raises its own kinds of error; for us it is not there
+            return "absent"
+    return "present" if _where["card"] else "absent"
 
 
 def require(device):
@@ -402,8 +425,19 @@ def require(device):
     if device not in DEVICES:
         raise ValueError(f"device: expected one of {', '.join(DEVICES)}, got {device!r}")
     if device == "cuda" and cuda_status() == "absent":
-        raise RuntimeError("device 'cuda': no CUDA card or driver was found on this machine; use device 'cpu', or set "
-                           "NUMBA_ENABLE_CUDASIM=1 to try CUDA kernels in the simulator")
+        what = ("there is a card, but NVIDIA's compiler (libNVVM) was not found; install the extra tinyattn[cuda] or the CUDA "
+                "toolkit, or" if _driver_answers() else "no CUDA card or driver was found on this machine;")
+        raise RuntimeError(f"device 'cuda': {what} use device 'cpu', or set NUMBA_ENABLE_CUDASIM=1 to try CUDA kernels in the "
+                           "simulator")
+
+
+def _driver_answers():
+    try:
+        numba_cuda()
+        from numba.cuda.cudadrv import driver
+        return driver.driver.is_available
+    except Exception:
+        return False
 
 
 # Numbers of tokens, lengths and masks go from the host to the card, and much that is planned on the host needs them again.
@@ -429,7 +463,8 @@ def to_device(array, device):
     require(device)
     plain = np.empty(array.shape, array.dtype)  # with the usual strides, also along an axis of length 1 or 0
     plain[...] = array
-    sent = numba_cuda().to_device(plain, stream=_in_order())
+    sent = empty(plain.shape, plain.dtype, "cuda")
+    sent.copy_to_device(plain, stream=_in_order())
     if plain.dtype.kind != "f":
         plain.flags.writeable = False
         key = id(sent)

@@ -271,7 +271,7 @@ def dropout(x, p, training):
     """
     if not 0 <= p <= 1:
         raise ValueError(f"dropout: expected a probability between 0 and 1, got {p}")
-    return Dropout(p)(x, Tensor(random.next_seed())) if training and p > 0 else x
+    return Dropout(p)(x, Tensor(random.next_seed(), device=x.device)) if training and p > 0 else x
 
 
 def cross_entropy(logits, targets, ignore_index=-100, label_smoothing=0.0, reduction="mean"):

@@ -37,6 +37,7 @@ from pathlib import Path
 import numpy as np
 
 from ..autograd import no_grad, scope, tap
+from ..device import default_device
 from ..errors import InputError
 from ..functional import dropout as drop
 from ..op import state
@@ -136,6 +137,10 @@ class Variant:
         return {p: tuple(sizes[letter] for letter in s) for p, s in letters.items()}
 
     def __call__(self, *args, **kwargs):
+        first = next((t for t in (*args, *kwargs.values()) if type(t) is Tensor), None)
+        if first is not None and type(first.array) is not np.ndarray:
+            with default_device("cuda"), scope(self.name):  # masks given as arrays, and what the function makes itself
+                return self.function(*args, **kwargs)
         with scope(self.name):
             return self.function(*args, **kwargs)
 

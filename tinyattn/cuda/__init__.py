@@ -20,7 +20,7 @@ a literal widens the arithmetic, since Numba computes float32 * 2 in float64 (wr
 arrays made on one line are one array in the simulator. No fast-math: on CUDA any flag means all of them.
 """
 from . import memory  # with TINYATTN_CUDA_POOL=1 it stands between Numba and the driver before either is asked
-from .arrays import add_to, flat, follow, full, number, on_card, place, reshaped, zeros
+from .arrays import add_to, address, flat, follow, forget, full, number, on_card, place, reshaped, zeros
 from .kernel import (
     ANY,
     CAPABILITIES,
@@ -39,6 +39,6 @@ from .kernel import (
     threads_for,
 )
 
-__all__ = ["ANY", "CAPABILITIES", "FLOATS", "NUMBERS", "SIMULATED", "THREADS", "CudaKernel", "add_to", "cuda",
-           "cuda_function", "cuda_kernel", "exp", "flat", "follow", "full", "log", "memory", "number", "on_card", "place",
-           "reshaped", "sqrt", "tanh", "threads_for", "zeros"]
+__all__ = ["ANY", "CAPABILITIES", "FLOATS", "NUMBERS", "SIMULATED", "THREADS", "CudaKernel", "add_to", "address",
+           "cuda", "cuda_function", "cuda_kernel", "exp", "flat", "follow", "forget", "full", "log", "memory", "number",
+           "on_card", "place", "reshaped", "sqrt", "tanh", "threads_for", "zeros"]

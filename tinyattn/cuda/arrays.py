@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 
 from .. import device
-from .kernel import NUMBERS, cuda, cuda_function, cuda_kernel
+from .kernel import NUMBERS, SIMULATED, cuda, cuda_function, cuda_kernel
 
 
 def reshaped(x, shape):
@@ -35,6 +35,19 @@ def known(array):
     """What the host knows of an array on a card without asking it (see `device.to_device`): a NumPy array, or None."""
     entry = device._remembered.get(id(array))
     return None if entry is None else entry[1]
+
+
+def address(array):
+    """Where the memory of an array on a card begins: all its shapes have this in common."""
+    return (array._ary.__array_interface__ if SIMULATED else array.__cuda_array_interface__)["data"][0]
+
+
+def forget(array):
+    """The numbers of `array` are about to change: what the host knows of them, under any shape, will not hold."""
+    for key, (other, _) in list(device._remembered.items()):
+        other = other()
+        if other is not None and address(other) == address(array):
+            device._remembered.pop(key, None)
 
 
 def follow(out, function, *inputs):

@@ -8,6 +8,7 @@ import numba
 import numpy as np
 
 from .. import device
+from . import store
 
 CAPABILITIES = ((8, 0), (9, 0))            # what the kernels are compiled for without a card: Ampere and Hopper
 FLOATS = ("float32", "float64")
@@ -15,6 +16,8 @@ NUMBERS = (*FLOATS, "int64")
 ANY = (*NUMBERS, "boolean")
 SIMULATED = bool(numba.config.ENABLE_CUDASIM)
 THREADS = 256                              # the most threads of a block, and the length of the shared arrays
+MOST_BLOCKS = 2**31 - 1
+OLD_DRIVER = "NVIDIA's compiler is newer than the driver of the card, which cannot read its code; take a newer driver"
 _lock = threading.Lock()                   # the simulator runs one kernel at a time; building one is done once
 
 
@@ -69,6 +72,7 @@ def _bind(function):
             names[name] = value.make()
     bound = own(function)
     bound.no_barrier = not any("syncthreads" in f.__code__.co_names for f in helpers)  # for the simulator
+    bound.parts = helpers  # for `store.py`
     return bound
 
 
@@ -115,9 +119,11 @@ class CudaKernel:
             raise TypeError(f"{self.name}: the CUDA kernel takes ({'), ('.join(self.signatures)}), got ({came})")
         if grid[0] == 0:
             return
+        if grid[0] > MOST_BLOCKS:
+            raise ValueError(f"{self.name}: {grid[0]:,} blocks are more than a card takes; try smaller sizes")
         with _lock:
             if self._built is None:
-                self._built = device.numba_cuda().jit(self.bound())
+                self._built = self._build()
             if SIMULATED:
                 self._simulate(grid, arguments)
                 return
@@ -127,7 +133,19 @@ class CudaKernel:
                 configured = self._built[grid]
             finally:
                 numba.config.CUDA_LOW_OCCUPANCY_WARNINGS = before
-            configured(*arguments)
+            try:
+                configured(*arguments)
+            except RuntimeError as error:
+                if "UNSUPPORTED_PTX_VERSION" not in str(error):
+                    raise
+                raise RuntimeError(f"device 'cuda': {OLD_DRIVER}") from error
+
+    def _build(self):
+        bound = self.bound()
+        built = device.numba_cuda().jit(bound)
+        if not SIMULATED:
+            built._cache = store.Store(self.name, store.made_of(bound.parts, bound.__globals__))
+        return built
 
     def _simulate(self, grid, arguments):
         """In the simulator NumPy would warn of a division by zero."""
@@ -161,9 +179,9 @@ def _kinds(signature):
 
 def _kind(argument):
     """The same of one argument of a launch: a number has a type, an array has axes too."""
-    if isinstance(argument, (int, np.integer)):
+    if type(argument) is int:
         return "int64"
-    if isinstance(argument, (float, np.floating)):
+    if isinstance(argument, (bool, float, np.generic)):  # Numba would compile the kernel once more for a bool or an int32
         return np.dtype(type(argument)).name
     return argument.dtype.name, argument.ndim
 

@@ -15,6 +15,7 @@ import os
 import threading
 import weakref
 from collections import Counter, deque
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import NamedTuple
 
@@ -194,6 +195,23 @@ def _manager():
             super().reset()
 
     return Pooled
+
+
+def mend():
+    """Where Numba gives memory, events and kernels back to the driver. It would do so in the thread in which the last array
+    went, perhaps one without a context (a progress bar's, where Python collected garbage), and what fails then is lost: here
+    it waits for a thread that has one. And once a kernel has failed every call fails: whoever asks the card for something
+    is told so, and not each array that goes as well."""
+    from numba.cuda.cudadrv import driver
+
+    def add_item(waiting, give_back, handle, size=driver._SizeNotSet, add_item=driver._PendingDeallocs.add_item):
+        with suppress(driver.CudaAPIError), driver.driver.get_active_context() as context:
+            if context:
+                add_item(waiting, give_back, handle, size)  # and if there are many, all go
+            else:
+                waiting._cons.append((give_back, handle, size))
+                waiting._size += int(size)
+    driver._PendingDeallocs.add_item = add_item
 
 
 def _count_simulated():

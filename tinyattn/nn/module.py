@@ -148,7 +148,7 @@ class Module:
                 moved = t.to(target)
                 if moved is not t:
                     t.array = moved.array
-                    changed(t)
+                    changed(t, anew=True)
                     t.grad = None if t.grad is None else t.grad.to(target)
         return self
 
@@ -243,7 +243,7 @@ def _overwrite(t, array):
         t.array[...] = array
     else:
         t.array = Tensor(array, dtype=t.dtype, device=t.device).array
-    changed(t)
+    changed(t, anew=t.device != "cpu")
 
 
 def as_input(x, like):

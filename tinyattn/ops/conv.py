@@ -30,7 +30,8 @@ class Unfold(Op):
         return view[..., ::self.step, ::self.dilation]
 
     def cuda(self, x):
-        windows = (x.shape[-1] - self.check(x)) // self.step + 1
+        reach = self.check(x)
+        windows = (x.shape[-1] - reach) // self.step + 1
         return strided_copy(x, (*x.shape[:-1], windows, self.size), (*steps(x.shape)[:-1], self.step, self.dilation))
 
     def grad_x(self, g, y, x):

@@ -16,7 +16,8 @@ from .shape import axis_of, part, put
 
 def is_basic(index):
     """Is this NumPy's basic indexing (numbers, slices, None, ...), which gives a view?"""
-    return all(i is None or i is Ellipsis or isinstance(i, (int, np.integer, slice)) for i in index)
+    return all(i is None or i is Ellipsis or isinstance(i, (int, np.integer, slice)) and i is not True and i is not False
+               for i in index)
 
 
 class Getitem(Op):
@@ -68,12 +69,19 @@ class Putitem(Op):
     def __init__(self, index, shape):
         self.index, self.shape = index, tuple(shape)
 
+    def check(self, x):
+        named = np.broadcast_to(False, self.shape)[self.index].shape
+        if x.shape != named:
+            raise ShapeError(f"putitem: x has shape {x.shape}, but what the index names of shape {self.shape} has {named}")
+
     def cpu(self, x):
+        self.check(x)
         out = np.zeros(self.shape, x.dtype)
         np.add.at(out, self.index, x) if not is_basic(self.index) else out.__setitem__(self.index, x)
         return out
 
     def cuda(self, x):
+        self.check(x)
         out = zeros(self.shape, x.dtype)
         if is_basic(self.index):
             put(x, out, self.index)
@@ -105,20 +113,21 @@ class Embedding(Op):
     def __init__(self, padding=None):
         self.padding = padding
 
-    def cpu(self, weight, ids):
+    def check(self, weight, ids):
         if weight.ndim != 2:
             raise ShapeError(f"embedding: expected weight of shape (V, D), got {weight.shape}")
         if self.padding is not None and not 0 <= self.padding < weight.shape[0]:
             raise IndexError(f"embedding: padding {self.padding} is outside 0 .. {weight.shape[0] - 1}")
-        check_range("embedding", ids, weight.shape[0], "id")
+        check_range("embedding", to_device(ids, "cpu"), weight.shape[0], "id")  # a card has no error that names the id
+
+    def cpu(self, weight, ids):
+        self.check(weight, ids)
         out = empty((*ids.shape, weight.shape[1]), weight.dtype)
         _gather_rows(np.ascontiguousarray(weight), ids.ravel(), out.reshape(ids.size, weight.shape[1]))
         return out
 
     def cuda(self, weight, ids):
-        if weight.ndim != 2:
-            raise ShapeError(f"embedding: expected weight of shape (V, D), got {weight.shape}")
-        check_range("embedding", to_device(ids, "cpu"), weight.shape[0], "id")  # a card has no error that names the id
+        self.check(weight, ids)
         return picked(weight, ids, weight.shape[1], (*ids.shape, weight.shape[1]))
 
     def grad_weight(self, g, y, weight, ids):
@@ -145,14 +154,20 @@ class ScatterRows(Op):
     def __init__(self, rows, padding=None):
         self.rows, self.padding = rows, padding
 
+    def check(self, x, ids):
+        if x.ndim == 0 or x.shape[:-1] != ids.shape:
+            raise ShapeError(f"scatter_rows: expected x of shape (..., D) and ids (...), got {x.shape} and {ids.shape}")
+        check_range("scatter_rows", to_device(ids, "cpu"), self.rows, "id")
+
     def cpu(self, x, ids):
+        self.check(x, ids)
         out = np.zeros((self.rows, x.shape[-1]), x.dtype)
         _scatter_rows(np.ascontiguousarray(x).reshape(ids.size, x.shape[-1]), ids.ravel(),
                       -1 if self.padding is None else self.padding, out)
         return out
 
     def cuda(self, x, ids):
-        check_range("scatter_rows", to_device(ids, "cpu"), self.rows, "id")
+        self.check(x, ids)
         out = zeros((self.rows, x.shape[-1]), x.dtype)
         add_rows(x, ids, out, x.shape[-1], self.padding)
         return out
@@ -216,8 +231,8 @@ class ScatterAdd(Op):
         return out
 
     def cuda(self, x, index):
-        out = zeros(self.shape, x.dtype)
-        add_rows(x, places_along(self.check(x, index), self.shape, index), out, 1)
+        axis, out = self.check(x, index), zeros(self.shape, x.dtype)
+        add_rows(x, places_along(axis, self.shape, index), out, 1)
         return out
 
     def check(self, x, index):

@@ -25,6 +25,7 @@ from ..cuda import (
 )
 from ..device import device_of, empty
 from .broadcast import broadcast, plan_of
+from .shape import axis_of
 
 COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and", "logical_or",
                "logical_xor")
@@ -86,15 +87,13 @@ def _kind(x, function, wanted):
 @told
 def place_of(x, axis, keepdims, largest):
     """np.argmax or np.argmin: the first place of the extreme element along `axis`; a nan is the extreme."""
+    name = "argmax" if largest else "argmin"
+    axis = None if axis is None else axis_of(name, axis, x.ndim)
     if device_of(x) == "cpu":
         return np.asarray((np.argmax if largest else np.argmin)(x, axis=axis, keepdims=keepdims))
-    name = "argmax" if largest else "argmin"
     if axis is None:
         outer, n, inner, shape = 1, x.size, 1, (1,) * x.ndim if keepdims else ()
     else:
-        if not -x.ndim <= axis < x.ndim:
-            raise ValueError(f"{name}: axis {axis} is out of range for a Tensor of shape {x.shape}")
-        axis %= x.ndim
         outer, n, inner = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1:])
         shape = (*x.shape[:axis], *((1,) if keepdims else ()), *x.shape[axis + 1:])
     if n == 0:

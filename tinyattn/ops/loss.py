@@ -13,9 +13,9 @@ from ..autograd import Op
 from ..cuda import THREADS, cuda, cuda_kernel, flat, number, threads_for
 from ..cuda import exp as cuda_exp
 from ..cuda import log as cuda_log
+from ..cuda.rows import block_pair, block_sum, grid_of_rows, one_more
 from ..device import empty, kernel, launch, to_device
 from .broadcast import ShapeError
-from .rows_cuda import block_pair, block_sum, grid_of_rows, one_more
 from .shared import exp_below, first_row, log, row_max, row_sum, row_sum_exp
 from .softmax import BLOCK, NARROW, LogSoftmax, _cost, check_float, matrix
 
@@ -262,7 +262,7 @@ def _cross_entropy_grad_chunks(g, x, target, ignore, smoothing, high, total, cou
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the same on a card: a block a row, its thread t with the classes t, t + threads, ... See rows_cuda.py
+# the same on a card: a block a row, its thread t with the classes t, t + threads, ... See cuda/rows.py
 # ---------------------------------------------------------------------------------------------------------------------
 @cuda_kernel("T[::1], int64[::1], int64, T, T[::1], T[::1], T[::1], int64")
 def _cross_entropy_cuda(x, target, ignore, smoothing, losses, high, total, classes):

@@ -10,9 +10,9 @@ from numba import prange
 from ..autograd import Op
 from ..cuda import SIMULATED, THREADS, cuda, cuda_kernel, flat
 from ..cuda import sqrt as cuda_sqrt
+from ..cuda.rows import block_sum, grid_of_rows
 from ..device import empty, kernel, launch
 from .broadcast import ShapeError
-from .rows_cuda import block_sum, grid_of_rows
 from .shared import first_row, row_sum
 from .softmax import check_float, matrix
 

@@ -9,9 +9,10 @@ import math
 import numpy as np
 
 from ..autograd import Op
-from ..cuda import flat
+from ..cuda import flat, reshaped
 from ..device import empty, kernel
 from .broadcast import ShapeError
+from .logic import converted
 from .reduce_cuda import MAX, MIN, PROD, cumsum_cuda, extreme_grad_cuda, fold_cuda, prod_grad_cuda, sum_cuda
 from .shape import axis_of, permuted
 
@@ -150,6 +151,8 @@ class Extreme(Reduction):
         x, out, (a, n, b) = self.three_on_card(x)
         if n == 0:
             raise ShapeError(f"{self.name}: there is no {self.name} of nothing: a reduced axis has length 0")
+        if x.dtype.kind == "b":  # as 0 and 1
+            return converted(self.extreme_on_card(converted(x, np.int64), largest), x.dtype)
         fold_cuda(flat(x), flat(out), a, n, b, MAX if largest else MIN)
         return out
 
@@ -167,6 +170,8 @@ class Extreme(Reduction):
         return (self.back(out, x),)
 
     def cuda_grad(self, g, y, x):
+        if not self.axes(x.ndim):
+            return (reshaped(g, x.shape),)
         moved, _, lengths = self.three_on_card(x)
         out = empty(moved.shape, x.dtype, "cuda")
         extreme_grad_cuda(flat(g), flat(y), flat(moved), flat(out), *lengths)
@@ -235,6 +240,8 @@ class Prod(Reduction):
 
     def cuda(self, x):
         x, out, lengths = self.three_on_card(x)
+        if x.dtype.kind == "b":  # as 0 and 1
+            return converted(self.cuda(converted(x, np.int64)), x.dtype)
         fold_cuda(flat(x), flat(out), *lengths, PROD)
         return out
 
@@ -255,6 +262,8 @@ class Prod(Reduction):
 
     def cpu_grad(self, g, y, x):
         axes, kept = self.axes(x.ndim), self.kept(x.shape)
+        if not axes:
+            return (g.reshape(x.shape).copy(),)
         order = [i for i in range(x.ndim) if i not in axes] + list(axes)
         moved = np.ascontiguousarray(x.transpose(order))
         n = math.prod(x.shape[i] for i in axes)

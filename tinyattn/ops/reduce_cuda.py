@@ -1,6 +1,6 @@
 """Reductions on a card: what `reduce.py` launches there. x is (a, n, b) and out (a, b), both flat.
 
-Who is who in a block: see `rows_cuda.py`. Rows of many elements are cut into chunks, a block each, whose results are put
+Who is who in a block: see `cuda/rows.py`. Rows of many elements are cut into chunks, a block each, whose results are put
 together by a second launch in the same way: always in one order, so always the same bits.
 """
 import math
@@ -8,8 +8,8 @@ import math
 import numpy as np
 
 from ..cuda import NUMBERS, THREADS, cuda, cuda_function, cuda_kernel, threads_for
+from ..cuda.rows import block_sum, grid_of_rows, own_number, own_row
 from ..device import empty
-from .rows_cuda import block_sum, grid_of_rows, own_number, own_row
 
 SHARE = 8192  # elements that one block puts together, at least 1 / 256 of them one after the other in one thread
 PROD, MAX, MIN = range(3)

@@ -17,9 +17,9 @@ from ..autograd import Op
 from ..cuda import THREADS, cuda, cuda_kernel, flat, on_card, place
 from ..cuda import exp as cuda_exp
 from ..cuda import log as cuda_log
+from ..cuda.rows import block_pair, block_sum, grid_of_rows, one_more, own_row
 from ..device import empty, kernel, launch
 from .broadcast import ShapeError, plan_of
-from .rows_cuda import block_pair, block_sum, grid_of_rows, one_more, own_row
 from .shape import permuted
 from .shared import exp_below, first_row, log, offset, row_dot, row_max, row_sum, row_sum_exp
 
@@ -62,15 +62,20 @@ def _mask_plan(name, shape, mask_shape):
     return plan, None if padded[-1] == shape[-1] else (*padded[:-1], shape[-1])
 
 
+def check_mask(name, shape, mask):
+    """Raise if this mask is not boolean or does not fit scores of this shape; else its plan, see `_mask_plan`."""
+    if mask.dtype != np.bool_:
+        raise TypeError(f"{name}: a mask is boolean, True = may be attended to; got {mask.dtype}")
+    return _mask_plan(name, shape, tuple(mask.shape))
+
+
 def mask_rows(name, shape, mask):
     """(mask as a matrix of rows as long as the last axis of `shape`, lengths, steps).
 
     Row r of the scores is masked by row `offset(r, lengths, steps)` of the matrix, so a mask of shape (B, 1, S) or (T, S)
     is used as it is for scores of shape (B, T, S).
     """
-    if mask.dtype != np.bool_:
-        raise TypeError(f"{name}: a mask is boolean, True = may be attended to; got {mask.dtype}")
-    (lengths, steps), expand = _mask_plan(name, shape, mask.shape)
+    (lengths, steps), expand = check_mask(name, shape, mask)
     if expand is not None:
         mask = np.broadcast_to(mask, expand)
     return np.ascontiguousarray(mask).reshape(-1, shape[-1]) if shape[-1] else np.zeros((1, 0), np.bool_), lengths, steps
@@ -80,8 +85,7 @@ def to_end(name, axis, x, mask=None):
     """x and mask with `axis` moved to the end."""
     moved = np.ascontiguousarray(np.moveaxis(x, axis, -1))
     if mask is not None:
-        if mask.ndim > x.ndim:
-            raise ShapeError(f"{name}: the mask of shape {mask.shape} does not broadcast to the scores of shape {x.shape}")
+        check_mask(name, x.shape, mask)
         mask = np.moveaxis(mask.reshape((1,) * (x.ndim - mask.ndim) + mask.shape), axis, -1)
     return moved, mask
 
@@ -539,7 +543,7 @@ def _log_sum_exp_grad_chunks(g, y, x, dx):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the same on a card: x is seen as (a, n, b), and a row is x[i, :, k]. Who is who in a block: see rows_cuda.py
+# the same on a card: x is seen as (a, n, b), and a row is x[i, :, k]. Who is who in a block: see cuda/rows.py
 # ---------------------------------------------------------------------------------------------------------------------
 def _rows_on_card(op, x):
     """(a, n, b): outer axes, the axis of the rows, inner axes."""
@@ -552,9 +556,9 @@ def _forward_on_card(op, x, mask, logarithm=False):
     check_float(op.name, x)
     y, (a, n, b) = empty(x.shape, x.dtype, "cuda"), _rows_on_card(op, x)
     masked, shape, step = mask is not None, () if mask is None else tuple(mask.shape), 0
-    common, plan = plan_of(op.name, x.shape, shape)
-    if common != x.shape:
-        raise ShapeError(f"{op.name}: the mask of shape {shape} does not broadcast to the scores of shape {x.shape}")
+    if masked:
+        check_mask(op.name, x.shape, mask)
+    _, plan = plan_of(op.name, x.shape, shape)
     axis = len(shape) - x.ndim + op.axis % x.ndim  # in the mask
     if axis >= 0 and shape[axis] > 1:
         step = math.prod(shape[axis + 1:])

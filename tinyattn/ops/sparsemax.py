@@ -26,11 +26,11 @@ from numba import prange
 from ..autograd import Op
 from ..cuda import THREADS, cuda, cuda_function, cuda_kernel, flat, on_card, place
 from ..cuda import sqrt as cuda_sqrt
+from ..cuda.rows import block_max, block_sum, grid_of_rows, own_row
 from ..device import empty, kernel, launch
-from .broadcast import ShapeError, plan_of
-from .rows_cuda import block_max, block_sum, grid_of_rows, own_row
+from .broadcast import plan_of
 from .shared import first_row, offset, row_dot, row_max, row_sum
-from .softmax import check_axis, check_float, from_end, mask_rows, matrix, to_end
+from .softmax import check_axis, check_float, check_mask, from_end, mask_rows, matrix, to_end
 
 CHUNKS = 32  # parts that the rows are cut into for the threads, whatever their number
 NO_MASK = np.ones((1, 1), np.bool_), np.ones(1, np.int64), np.zeros(1, np.int64)
@@ -56,10 +56,9 @@ class _Sparse(Op):
     def cuda(self, x, mask=None):
         check_float(self.name, x)
         y, (a, n, b) = empty(x.shape, x.dtype, "cuda"), self.rows(x)
-        shape = () if mask is None else tuple(mask.shape)
-        common, plan = plan_of(self.name, x.shape, shape)
-        if common != x.shape:
-            raise ShapeError(f"{self.name}: the mask of shape {shape} does not broadcast to the scores of shape {x.shape}")
+        if mask is not None:
+            check_mask(self.name, x.shape, mask)
+        _, plan = plan_of(self.name, x.shape, () if mask is None else tuple(mask.shape))
         grid, _ = grid_of_rows(a, n, b, most=1)
         masks = on_card(np.ones(1, np.bool_)) if mask is None else mask
         _cut_cuda[grid](flat(x), flat(masks), on_card(plan), int(mask is not None), flat(y), int(self.square), n, b)
@@ -231,7 +230,7 @@ def _cut_grad_chunks(g, y, dx, square):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# the same on a card: x is seen as (a, n, b), and a row is x[i, :, k]. Who is who in a block: see rows_cuda.py
+# the same on a card: x is seen as (a, n, b), and a row is x[i, :, k]. Who is who in a block: see cuda/rows.py
 # ---------------------------------------------------------------------------------------------------------------------
 @cuda_function
 def block_sums(first, second, t):

@@ -604,7 +604,7 @@ def _sigmoid_grad_cuda(g, y):
     return g * y * (type(y)(1) - y)
 
 
-@elementwise("T")
+@elementwise("T", types=NUMBERS)
 def _relu_cuda(x):
     return x if x > 0 or x != x else type(x)(0)
 

@@ -5,6 +5,7 @@ The engine's gradients follow the same rules as the walk, so that both agree say
 import numpy as np
 
 from tinyattn.autograd import fused
+from tinyattn.device import to_device
 from tinyattn.gradcheck import gradcheck
 from tinyattn.tensor import Tensor
 
@@ -38,12 +39,12 @@ def _of(op):
     if op.name == "embedding" and op.attributes().get("padding") is not None:
         return None  # the padding's row is kept from learning: its gradient is 0, and its slope is not
     slots = [i for i, t in enumerate(op.inputs) if t is not None and t.requires_grad]
-    arrays = [t.array for t in op.inputs if t is not None] + list(op.outs)
-    if any(not isinstance(a, np.ndarray) or a.size > LIMIT or not _mild(a) for a in arrays):
+    arrays = [to_device(a, "cpu") for a in (*(t.array for t in op.inputs if t is not None), *op.outs)]
+    if any(a.size > LIMIT or not _mild(a) for a in arrays):
         return None
 
     def again(*tensors):
-        inputs = [None if t is None else t if t.dtype.kind != "f" else Tensor(np.array(t.array, np.float64))
+        inputs = [None if t is None else t.cpu() if t.dtype.kind != "f" else Tensor(np.array(t.numpy(), np.float64))
                   for t in op.inputs]
         for slot, t in zip(slots, tensors, strict=True):
             inputs[slot] = t
@@ -53,7 +54,7 @@ def _of(op):
 
     try:
         with fused("auto"), np.errstate(all="ignore"):
-            varied, small = [op.inputs[i].array for i in slots], sum(a.size for a in op.outs) <= SMALL
+            varied, small = [op.inputs[i].numpy() for i in slots], sum(a.size for a in op.outs) <= SMALL
             report = gradcheck(again, varied)
             if not report.ok and not report.reason and small:  # now with weights of 1, to name a slope one can follow
                 report = gradcheck(again, varied, mode="full")

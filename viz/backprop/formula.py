@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from tinyattn.autograd import enable_grad
+from tinyattn.device import to_device
 from tinyattn.tensor import Tensor
 
 from ..text import printable
@@ -140,6 +141,7 @@ def rule_of(op, slot, names, outs):
     leaves = {}
 
     def stand_in(array, name):
+        array = to_device(array, "cpu")
         t = Tensor._wrap(array, None, 0, array.dtype.kind == "f")
         t.requires_grad = array.dtype.kind == "f"
         leaves[id(t)] = name, array

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain, count
 
 from tinyattn.autograd import _complete, _rule_results, grad, no_grad
+from tinyattn.device import device_of, to_device
 from tinyattn.errors import InputError
 from tinyattn.program import _in_order
 from tinyattn.tensor import Tensor
@@ -69,7 +70,7 @@ class Recording:
         for slot, t in enumerate(op.inputs):
             if t is not None and not _inline(t, self.given):
                 ways.append((self._leaf(t) if t.op is None else self.place[t.op], t.index, slot))
-        node = Node(len(self.nodes), "op", [], list(op.outs), op)
+        node = Node(len(self.nodes), "op", [], [to_device(a, "cpu") for a in op.outs], op)
         node.formula = call(op, self.input_names(op))
         for i in range(len(op.outs)):
             node.names.append(self.name(self.given.get((op, i), ""), "v" if op is not self.output.op else "L"))
@@ -81,7 +82,7 @@ class Recording:
             name = self.given.get(id(t)) or t.name
             kind = "leaf" if t.requires_grad else "constant"
             self.leaves[id(t)] = len(self.nodes)
-            self.nodes.append(Node(len(self.nodes), kind, [self.name(name, "x" if t.requires_grad else "c")], [t.array],
+            self.nodes.append(Node(len(self.nodes), kind, [self.name(name, "x" if t.requires_grad else "c")], [to_device(t.array, "cpu")],
                                    tensor=t))
         return self.leaves[id(t)]
 
@@ -133,7 +134,7 @@ class Recording:
         """What the rules of a node send to its inputs, for the gradients `g` of its outputs (None: nothing came)."""
         op, make = node.op, Tensor._wrap
         op.needs = [t is not None and t.requires_grad for t in op.inputs]
-        totals = [None if a is None else make(a, None, 0, False) for a in g]
+        totals = [None if a is None else make(to_device(a, device_of(op.outs[0])), None, 0, False) for a in g]
         with no_grad():
             g = totals[0] if len(totals) == 1 else _complete(op, totals, True)
             return [None if part is None else part.numpy() for part in _rule_results(op, g, op.needs, make)]

@@ -55,7 +55,7 @@ class Walk:
         self.computed.add(node.id)
         name = ", ".join(node.names)
         rows = []
-        values = [None if t is None else t.array for t in node.op.inputs]
+        values = [None if t is None else t.numpy() for t in node.op.inputs]
         if all(a is None or a.size == 1 for a in values) and all(a.size == 1 for a in node.values):
             signed = [None if a is None else _signed(a) for a in values]
             rows += [[f"{name} = {call(node.op, signed)}"]]
@@ -70,7 +70,7 @@ class Walk:
 
     def seed(self, more=()):
         root = self.graph.nodes[self.graph.root]
-        name, one = root.names[self.graph.output.index], np.ones_like(self.graph.output.array)
+        name, one = root.names[self.graph.output.index], np.ones(self.graph.output.shape, self.graph.output.dtype)
         self.grads[root.id, self.graph.output.index] = one
         rows = [["The backward pass starts at the output:"], [f"∂{name}/∂{name} = 1"],
                 ["– means that no gradient has arrived yet, which is not the same as 0."], *more]

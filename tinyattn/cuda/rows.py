@@ -4,8 +4,8 @@ An array is seen as (a, n, b), flat, and a row is x[i, :, k]: its n elements lie
 that lie side by side (one, where b is 1): its thread t on row t % width, of which it takes the elements lane, lane +
 lanes, ..., with lane = t // width. So threads side by side read memory side by side, whatever the axis.
 """
-from ..cuda import cuda, cuda_function, threads_for
-from ..cuda import exp as cuda_exp
+from .kernel import cuda, cuda_function, threads_for
+from .kernel import exp as cuda_exp
 
 
 def grid_of_rows(a, n, b, most=32):
