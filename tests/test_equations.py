@@ -5,12 +5,11 @@ import sys
 import numpy as np
 import pytest
 import read_latex
-from conftest import OPS
 from read_equations import computed, equations_in
 
 from tinyattn import nn
 from tinyattn.attention import core, properties, table
-from tinyattn.autograd import Alias, grad, no_grad
+from tinyattn.autograd import Alias, Op, grad, no_grad
 from tinyattn.cli import main
 from tinyattn.commands.equations import LIMIT, recorded
 from tinyattn.commands.names import find
@@ -113,9 +112,9 @@ def said_the_same(made, outputs, leaves):
 @pytest.mark.parametrize("name", SOME_OPS)
 def test_ops(name, rng):
     done = 0
-    for attributes, inputs in OPS[name].samples(rng):
+    for attributes, inputs in Op.registry[name].samples(rng):
         tensors = [None if x is None else leaf(x) if np.asarray(x).dtype.kind == "f" else Tensor(x) for x in inputs]
-        outputs = [t for t in outputs_of(OPS[name](**attributes)(*tensors)) if t.size]
+        outputs = [t for t in outputs_of(Op.registry[name](**attributes)(*tensors)) if t.size]
         if outputs and done < 4 and np.isfinite(outputs[0].numpy()).all():
             leaves = {f"x{i}": t for i, t in enumerate(tensors) if t is not None}
             said_the_same(check(outputs, leaves), outputs, leaves)

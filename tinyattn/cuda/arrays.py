@@ -15,8 +15,15 @@ def reshaped(x, shape):
 
 def flat(x):
     """x with one axis, as kernels take it. In place of no elements there is one that nobody reads: Numba does not call
-    an empty array of a card contiguous, and would compile the kernel once more for it."""
-    return device.empty(1, x.dtype, "cuda") if x.size == 0 else x if x.ndim == 1 else x.reshape((x.size,))
+    an empty array of a card contiguous, and would compile the kernel once more for it. The flat array is kept with x:
+    Numba takes 12 us to reshape one, half of what a launch takes."""
+    if x.ndim == 1 and x.size:
+        return x
+    try:
+        return x.flattened
+    except AttributeError:
+        x.flattened = device.empty(1, x.dtype, "cuda") if x.size == 0 else x.reshape((x.size,))
+        return x.flattened
 
 
 def full(shape, value, dtype):
