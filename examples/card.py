@@ -1,6 +1,6 @@
 """Everything that can be asked of a card, in one go: for the day there is one.
 
-    python examples/card.py -o card                 # about two hours; --quick: a quarter of an hour, with gaps
+    python examples/card.py -o card                 # perhaps two hours; --quick: less, with gaps
     python examples/card.py --only tests,training   # some of the parts, in their order
     python examples/card.py --simulate              # the script itself tried in Numba's simulator, tiny, without times
 
@@ -37,13 +37,13 @@ from pathlib import Path
 from tinyattn import systems
 from tinyattn.errors import InputError
 from tinyattn.tables import markdown
+from tinyattn.train import UNREAD
 from tinyattn.workloads.row import PEERS
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = {"memcheck": "addresses outside an array", "racecheck": "two threads at one place of shared memory",
          "initcheck": "memory that is read before it is written"}
 ERRORS = 86                  # the exit code that the sanitizer gives where it found something
-UNREAD = 50                  # steps between two times at which training on a card waits for it: see `tinyattn/train.py`
 LOSS_AT_FIRST = 1e-5         # how far the first loss on a card may be from the CPU's, as a share
 LOSS_SOON = 1e-4             # any of the first ten
 LOSS_AT_LAST = 0.05          # the mean of the last fifth: 300 steps made 0.005 of a difference of 1e-7 in the weights, on the CPU alone
@@ -198,7 +198,7 @@ def check(asked):
 def sanitizer(asked):
     """In the simulator our own watch takes the place of NVIDIA's, over a few ops."""
     if asked.simulate:
-        return verdict(asked.do("kernels", "softmax", "sum", "embedding", limit=300, TINYATTN_WATCH="1"))
+        return verdict(asked.do("kernels", "softmax", "sum", "embedding", limit=300))
     tool = shutil.which("compute-sanitizer")
     if tool is None:
         return Found("skipped", "compute-sanitizer is not on the PATH; it comes with the CUDA toolkit")
@@ -276,7 +276,8 @@ def pool(asked):
 
 
 def start(asked):
-    """Numba keeps no kernels of a card between processes; the driver does, in the folder that CUDA_CACHE_PATH names."""
+    """The first step of a process, with nothing compiled and once more: kernels are kept on disk, ours and the driver's own (in
+    the folder that CUDA_CACHE_PATH names)."""
     rows, wrong, facts = [["first step of", "caches", "seconds"]], [], {}
     for name in asked.of(systems.names(), ["qa"], ["qa"]):
         with tempfile.TemporaryDirectory() as caches:
@@ -332,7 +333,8 @@ PARTS = {f.__name__: f for f in (doctor, ptx, tests, check, sanitizer, training,
 # what runs in child processes, on the card or in the simulator
 # ---------------------------------------------------------------------------------------------------------------------
 def kernels(*names):
-    """Every op's kernels on its samples, forward and backward, in both types: what the sanitizer watches."""
+    """What the sanitizer watches: every op's kernels on its samples, forward and backward, in both types; then, without names,
+    comparisons, the optimisers and clipping, and a captured step with its fused chains."""
     import importlib
     import pkgutil
 
@@ -363,6 +365,38 @@ def kernels(*names):
                 for dtype in (np.float32, np.float64):
                     for attributes, inputs in op.samples(np.random.default_rng(1)):
                         both_ways(op, attributes, inputs, dtype)
+        if not names:
+            _the_rest()
+
+
+def _the_rest():
+    """Kernels that no op launches."""
+    import numpy as np
+
+    from tinyattn import Tensor, compile, nn, optim
+    from tinyattn.device import default_device
+    with default_device("cuda"):
+        x = Tensor(np.random.default_rng(1).normal(size=(6, 5)).astype(np.float32))
+        for found in (x > 0, ~(x > 0), (x > 0) & (x < 1), x.isnan(), x.isfinite(), x.argmax(1), x.argmin(), (x > 0).to(np.int64)):
+            found.numpy()
+        for rule in (lambda p: optim.SGD(p, 0.1), lambda p: optim.SGD(p, 0.1, momentum=0.9), lambda p: optim.Adam(p, 0.1),
+                     lambda p: optim.Adadelta(p)):
+            model = nn.Linear(5, 3)
+            optimizer = rule(list(model.parameters()))
+
+            @compile
+            def loss_of(x, model=model, optimizer=optimizer):
+                optimizer.zero_grad()
+                loss = ((model(x).tanh() * 2 + 1).exp() * model(x)).mean()
+                loss.backward()
+                return loss
+
+            for _ in range(4):
+                loss = loss_of(x)
+                optimizer.guard(loss)
+                optimizer.clip_grad_norm(1.0)
+                optimizer.step()
+            loss.item()
 
 
 def train(name, where, steps):

@@ -42,6 +42,7 @@ def ops():
     from tinyattn import Tensor, devicecheck, ops
     from tinyattn.cuda import ptx
     from tinyattn.op import Op
+    from tinyattn.slopes import Report
 
     for module in pkgutil.iter_modules(ops.__path__):
         importlib.import_module(f"tinyattn.ops.{module.name}")
@@ -51,9 +52,11 @@ def ops():
             tensors = [None if x is None else Tensor(np.asarray(x)) for x in inputs]
             labels = [f"input {i}" for i in range(len(inputs))]
             for dtype in ("float32", "float64")[:1 + (number == 0)] if name != "transfer" else ():
+                report = Report(name)
                 try:
                     devicecheck._results("cuda", lambda *x, op=op, attributes=attributes: op(**attributes)(*x),
-                                         tensors, dtype, 0, labels, None)
+                                         tensors, dtype, 0, labels, None, report)
+                    assert report.ok, report.reason
                 except Exception as error:
                     raise AssertionError(f"{name}({attributes}), sample {number}, {dtype}") from error
     large(np.random.default_rng(0))
@@ -354,9 +357,9 @@ MADE_OF = """if True:
         bound = kernel.bound()
         return store.made_of(bound.parts, bound.__globals__)
     before = {name: made_of(kernel) for name, kernel in every.items()}
-    names = every['matmul_cuda.product_small'].function.__globals__
+    names = every['matmul.product_small'].function.__globals__
     constant = next(n for n in sorted(names) if n.isupper() and type(names[n]) is int
-                    and n in every['matmul_cuda.product_small'].function.__code__.co_names)
+                    and n in every['matmul.product_small'].function.__code__.co_names)
     names[constant] += 1
 
     def tanh(x):
@@ -370,5 +373,5 @@ def test_what_a_kernel_is_made_of():
     """Different for every kernel, the same in every process; another formula or number of the module is another kernel."""
     (first, changed), (again, _) = (json.loads(python("-c", MADE_OF, PYTHONHASHSEED=seed).stdout) for seed in ("1", "2"))
     assert first == again and len(set(first.values())) == len(first) > 100
-    assert {"unary.tanh", "matmul_cuda.product_small"} <= set(changed)
-    assert all(name == "unary.tanh" or name.startswith("matmul_cuda.") for name in changed)
+    assert {"unary.tanh", "matmul.product_small"} <= set(changed)
+    assert all(name == "unary.tanh" or name.startswith("matmul.") for name in changed)

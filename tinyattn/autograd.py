@@ -301,7 +301,7 @@ def _send(now, t, gradient, op=None, fresh=False):
         key, pair = below, sums.get(below)
     else:
         sums, key, pair = _among_several(sums, t)
-    sums[key] = (gradient, fresh) if pair is None else _add(now, t, pair, gradient)
+    sums[key] = (gradient, fresh) if pair is None else _add(now, pair, gradient)
 
 
 def _among_several(sums, t):
@@ -312,7 +312,7 @@ def _among_several(sums, t):
     return pairs, t.index, pairs[t.index]
 
 
-def _add(now, t, pair, gradient):
+def _add(now, pair, gradient):
     """The pair of the Tensor `t` after one more gradient: added in place, if nobody else holds what is there."""
     total, owned = pair
     if now.create_graph:

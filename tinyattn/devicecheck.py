@@ -31,7 +31,7 @@ def check_function(name, fn, inputs, dtype="float64", seed=0, names=None, module
     """
     report = Report(name)
     try:
-        here, there = (_results(where, fn, inputs, dtype, seed, names, module) for where in ("cpu", "cuda"))
+        here, there = (_results(where, fn, inputs, dtype, seed, names, module, report) for where in ("cpu", "cuda"))
     finally:
         if module is not None:
             module.to("cpu")
@@ -58,7 +58,7 @@ def check_op(cls, dtype="float64", seed=0):
     return reports
 
 
-def _results(where, fn, inputs, dtype, seed, names, module):
+def _results(where, fn, inputs, dtype, seed, names, module, report):
     """{what: array} on one device."""
     if module is not None:
         module.to(where)
@@ -82,7 +82,7 @@ def _results(where, fn, inputs, dtype, seed, names, module):
                           if t is not None}
         strange = sorted(what for what, t in found.items() if t.device != where)
         if strange:
-            raise AssertionError(f"computed elsewhere than on {where!r}: {', '.join(strange)}")
+            report.fail(f"computed elsewhere than on {where!r}: {', '.join(strange)}")
         return {what: t.numpy() for what, t in found.items()}
 
 

@@ -163,7 +163,7 @@ class Op:
                              "move them together with .to(device)")
         run = getattr(self, places.pop())
         if run is None:
-            raise NotImplementedError(f"{self.name}: has no kernel for device 'cuda' yet; use .to('cpu')")
+            raise NotImplementedError(f"{self.name}: has no kernel for device 'cuda'; use .to('cpu'), or give the op a `cuda`")
         outs = run(*arrays)
         if type(outs) is not tuple and type(outs) is not ndarray and outs.dtype.kind != "f":
             cuda.follow(outs, self.cpu, *arrays)

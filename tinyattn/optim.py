@@ -12,7 +12,7 @@ r"""Optimisers, gradient clipping and learning rates: SGD, Adam, AdamW, Adadelta
 One kernel updates all parameters: it reads each element of the weights w, the gradient g and the optimiser's own arrays
 once, and writes in place. See `updates.py`. A backward pass through a graph that still needs the old weights raises.
 
-On a card (see `updates_cuda.py`) nothing here waits for it. The norm is a Tensor there, and a loss or a norm that is nan
+On a card (see `updates_cuda.py`) nothing here reads a number from it. The norm is a Tensor there, and a loss or a norm that is nan
 or inf is no error at once: it stops the updates, and whoever asks from time to time is told at which step.
 
     optimizer.guard(loss)                               # before or after its backward pass

@@ -110,8 +110,8 @@ def train(system, config, run=None, resume=False, report=None, stop_at=None, say
     say       called with a line for the user when Ctrl-C is pressed
     compiled  capture the steps and replay them (see `compiler/`): the same numbers, sooner. Where a system's loss cannot
               be captured, it is computed as without
-    A model on a card is trained there, and what is made without a device while it lasts is made there too. The host does
-    not wait for the card at each step: losses and norms are read, and a nan or inf is noticed, after UNREAD steps and
+    A model on a card is trained there, and what is made without a device while it lasts is made there too. The host
+    reads no number from the card at each step: losses and norms are read, and a nan or inf is noticed, after UNREAD steps and
     before anything is measured or saved; from the bad step on no weight changes.
     At the end `system.model` has the weights of the lowest validation loss, or the last ones if `config.keep` says so.
     FloatingPointError, naming the step and the

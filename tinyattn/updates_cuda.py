@@ -24,7 +24,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from . import device, updates
-from .cuda import SIMULATED, THREADS, cuda, cuda_function, cuda_kernel, flat, threads_for, zeros
+from .cuda import SIMULATED, THREADS, cuda, cuda_function, cuda_kernel, flat, simulator, threads_for, zeros
 from .cuda import sqrt as cuda_sqrt
 from .cuda.kernel import Later
 from .updates import ADAM, GRADIENT, LENGTH, MOMENTUM, SGD, START, WEIGHT
@@ -178,7 +178,11 @@ def _on_card(typing, address, n, like):
     return kind(types.int64, types.int64, like), code
 
 
-floats_at = Later(lambda: updates.floats_at if SIMULATED else intrinsic(_on_card))
+def _simulated(address, n, like):
+    return simulator.at_address(updates.floats_at(address, n, like))
+
+
+floats_at = Later(lambda: _simulated if SIMULATED else intrinsic(_on_card))
 
 
 @cuda_kernel("int64[:, ::1], int64[:, ::1], T[:, ::1], T[:, ::1], int64[::1], int64")

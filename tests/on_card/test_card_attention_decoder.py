@@ -90,7 +90,7 @@ def test_one_launch_for_all_steps_and_the_same_bits_twice(monkeypatch):
         for a, b in zip(found, again, strict=True):
             np.testing.assert_array_equal(a, b)
         counts.append(len(names))
-        assert names.count("recurrent_cuda.decoder") == names.count("recurrent_cuda.decoder_back") == 2
+        assert names.count("recurrent.decoder") == names.count("recurrent.decoder_back") == 2
     assert counts[0] == counts[1]
 
 

@@ -181,11 +181,11 @@ def test_where_keeps_what_is_not_taken_out():
         np.testing.assert_array_equal(there.numpy(), np.where(c, data, data[::-1]))
 
 
-@cuda_kernel("int64[::1], int64[::1], int64, int64[:, ::1], int64", types=["int64"])
-def _places_cuda(e, out, size, plan, i):
+@cuda_kernel("int64[::1], int64[::1], int64[:, ::1], int64", types=["int64"])
+def _places_cuda(e, out, plan, i):
     k = cuda.grid(1)
     if k < e.size:
-        out[k] = place(e[k], size, plan, i)
+        out[k] = place(e[k], plan, i)
 
 
 @pytest.mark.parametrize("shapes", [((70_000, 70_000), (70_000,)), ((70_000, 70_000), (70_000, 1)), ((1 << 33,), (1 << 33,)),
@@ -197,7 +197,7 @@ def test_places_also_beyond_32_bits(shapes):
     at = np.array(np.unravel_index(e, out))
     for i, s in enumerate(shapes):
         found = devices.empty(e.shape, np.int64, "cuda")
-        _places_cuda.each(e.size)(devices.to_device(e, "cuda"), found, size, card.on_card(plan), i)
+        _places_cuda.each(e.size)(devices.to_device(e, "cuda"), found, card.on_card(plan), i)
         inside = [np.where(n > 1, digits, 0) for n, digits in zip(s, at[len(out) - len(s):], strict=True)]
         np.testing.assert_array_equal(found.copy_to_host(), np.ravel_multi_index(inside, s))
 

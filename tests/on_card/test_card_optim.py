@@ -54,8 +54,8 @@ def launches(monkeypatch):
     names = []
 
     def launch(kernel, grid, arguments, before=card.CudaKernel._launch):
-        if kernel.name.startswith("updates_cuda.") and grid[0]:
-            names.append(kernel.name.removeprefix("updates_cuda."))
+        if kernel.name.startswith("updates.") and grid[0]:
+            names.append(kernel.name.removeprefix("updates."))
         before(kernel, grid, arguments)
 
     monkeypatch.setattr(card.CudaKernel, "_launch", launch)

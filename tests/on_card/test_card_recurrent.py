@@ -70,8 +70,8 @@ def test_scan_with_padding_agrees(kind, reverse, launched):
     here = run(SCANS[kind](reverse), arrays, "cpu")
     assert not launched
     close(run(SCANS[kind](reverse), arrays, "cuda"), here)
-    scans = [name for name in launched if name.startswith("recurrent_cuda.")]
-    name = "recurrent_cuda." + SCANS[kind](reverse).name.replace("attention_", "")
+    scans = [name for name in launched if name.startswith("recurrent.")]
+    name = "recurrent." + SCANS[kind](reverse).name.replace("attention_", "")
     assert scans == [name, name + "_back"]
 
 

@@ -38,6 +38,8 @@ def check_command(wanted, everything, order, seed, device):
     require(device)
     if everything and wanted:
         raise InputError("check: give names or --all, not both")
+    if device == "cuda" and order is not None:
+        raise InputError("check: --order is for finite differences on the cpu; a card is compared to second order")
     things = [thing for name in wanted for thing in _found(name)] if wanted else _everything()
     reports = []
     for kind, name, thing in _with_bar(things, "checking", lambda item: item[1]):
@@ -89,13 +91,13 @@ def _check(kind, name, thing, order, seed):
 
 
 def _on_both(kind, name, thing, seed):
-    """`_compare`, or a Report that says which op has no kernel for a card (one's own may have none)."""
+    """`_compare`, or a Report that says why it cannot be: one's own op may have no kernel for a card."""
     from ..slopes import Report
     try:
         return _compare(kind, name, thing, seed)
-    except NotImplementedError as missing:
+    except (NotImplementedError, RuntimeError, MemoryError) as why:
         report = Report(f"{name} (cpu against cuda)")
-        report.fail(str(missing))
+        report.fail(str(why))
         return [report]
 
 
@@ -206,7 +208,7 @@ def _cuda():
         facts = {"cuda": f"unknown: the process that asked the driver ended with {done.returncode}: {_last_line(done.stderr)}"}
     simulated = bool(numba.config.ENABLE_CUDASIM)
     status = "simulated" if simulated else facts["cuda"]
-    facts["cuda"] = status + {"absent": " (no card or no driver; everything runs on the cpu)",
+    facts["cuda"] = status + {"absent": " (no card that can be used, see below; everything runs on the cpu)",
                               "simulated": " (NUMBA_ENABLE_CUDASIM: slow, for trying kernels out)"}.get(status, "")
     facts["cuda simulator"] = "on" if simulated else "off; NUMBA_ENABLE_CUDASIM=1 turns it on, for trying kernels out without a card"
     facts["cuda memory pool"] = "on" if memory.POOL else "off; TINYATTN_CUDA_POOL=1 turns it on"

@@ -1,7 +1,7 @@
 """Fusion on a card: the chains of `fusion.py` become kernels, one thread an element.
 
     a = x + b                    e = cuda.grid(1)                   element e of the results
-    y = tanh(a)         ->       r, j = row_and_column(e, n)        b is a row: it is read at j, a column at r
+    y = tanh(a)         ->       r, j = row_of(e, n), e - r * n     b is a row: it is read at j, a column at r
     z = y * g                    t0 = plus(x[e], b[j])
                                  t1 = tanh(t0)
                                  z[e] = times(t1, g[e])

@@ -13,7 +13,7 @@ mine? It stands below its op's CPU loops and needs `cuda` from here, nothing els
     _row_kernel[blocks, threads](flat(x), flat(out))             # a grid of one's own
 
 On a card every array is C-contiguous (what would be a view with other strides on the CPU is a copy there), so a kernel
-takes flat arrays and lengths. Nothing is compiled, and `numba.cuda` is not even imported, before the first launch.
+takes flat arrays and lengths. Nothing is compiled, and `numba.cuda` is not even imported, before the first array on a card.
 
 What a kernel must not say: `min` and `max` need a card even to compile (write `a if a < b else b`). In a float32 kernel
 a literal widens the arithmetic, since Numba computes float32 * 2 in float64 (write `x.dtype.type(2)`). Two shared

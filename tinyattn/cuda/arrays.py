@@ -15,15 +15,8 @@ def reshaped(x, shape):
 
 def flat(x):
     """x with one axis, as kernels take it. In place of no elements there is one that nobody reads: Numba does not call
-    an empty array of a card contiguous, and would compile the kernel once more for it. The flat array is kept with x:
-    Numba takes 12 us to reshape one, half of what a launch takes."""
-    if x.ndim == 1 and x.size:
-        return x
-    try:
-        return x.flattened
-    except AttributeError:
-        x.flattened = device.empty(1, x.dtype, "cuda") if x.size == 0 else x.reshape((x.size,))
-        return x.flattened
+    an empty array of a card contiguous, and would compile the kernel once more for it."""
+    return device.empty(1, x.dtype, "cuda") if x.size == 0 else x if x.ndim == 1 else x.reshape((x.size,))
 
 
 def full(shape, value, dtype):
@@ -104,8 +97,8 @@ def _copied(memory, shape, dtype):
 
 
 @cuda_function
-def place(e, size, plan, i):
-    """Where element number e of a broadcast result of `size` elements stands in input i. See `broadcast.py`.
+def place(e, plan, i):
+    """Where element number e of a broadcast result stands in input i. See `broadcast.py`.
 
     A division takes a card some twenty instructions, of 64 bits about seventy. So an input of the result's shape and one
     single number are found without, a row or a column by one, and only results beyond 2^32 elements need 64 bits.

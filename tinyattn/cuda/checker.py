@@ -10,8 +10,8 @@ memory of somebody else), read no shared element that nobody has written, and de
     between blocks      in one launch no block touches an element of global memory that another one writes
     at a barrier        every thread of the block comes to it
 
-An error is a `Fault` that names kernel, array, element and threads. Memory that a kernel reaches by its address (the
-parameters in `updates_cuda.py`) is not watched. On a card NVIDIA's compute-sanitizer does the same.
+An error is a `Fault` that names kernel, array, element and threads. Of memory that a kernel reaches by its address (the
+parameters in `updates_cuda.py`) the kernel itself says how long it is. On a card NVIDIA's compute-sanitizer does the same.
 
     with count() as found:          # found: {kernel: Count}
         x.softmax()
@@ -103,10 +103,11 @@ def _me():
 @contextmanager
 def watch():
     """Watch every launch inside. RuntimeError where there is no simulator."""
-    found, now = {}, [""]
+    found, now, notes = {}, [""], {}
 
     def simulate(kernel, grid, arguments):
         now[0] = kernel.name
+        notes.clear()
         watched = _wrapped(kernel, arguments, lambda array, name: Watched(array, f"{kernel.name}: {name}", False))
         _join_aliases(watched)
         found[kernel.name] = found.get(kernel.name, 0) + 1
@@ -118,18 +119,24 @@ def watch():
     def shared(shape, dtype):
         return Watched(np.empty(shape, dtype), f"{now[0]}: a shared array", True)
 
-    with _simulated_by(simulate, shared, all_at_barriers=True) as before:
+    def at_address(array):
+        found = Watched(array, f"{now[0]}: an array found by its address", False)
+        found.written, found.read = notes.setdefault((array.__array_interface__["data"][0], array.dtype), ({}, {}))
+        return found
+
+    with _simulated_by(simulate, shared, all_at_barriers=True, at_address=at_address) as before:
         yield found
 
 
 @contextmanager
-def _simulated_by(simulate, shared, all_at_barriers):
-    """Launches go to simulate(kernel, grid, arguments), shared arrays come from `shared`. Gives what simulates otherwise."""
+def _simulated_by(simulate, shared, **more):
+    """Launches go to simulate(kernel, grid, arguments), shared arrays come from `shared`; more: other things of `simulator`
+    for the time. Gives what simulates otherwise."""
     if not SIMULATED:
         raise RuntimeError("checker: watches the simulator; set NUMBA_ENABLE_CUDASIM=1")
     before = CudaKernel._simulate
     with (mock.patch.object(CudaKernel, "_simulate", simulate),
-          mock.patch.multiple(simulator, shared_array=shared, all_at_barriers=all_at_barriers)):
+          mock.patch.multiple(simulator, shared_array=shared, **more)):
         yield before
 
 
@@ -247,7 +254,7 @@ def count():
             now[0].barriers += 1
         wait(module)
 
-    with _simulated_by(simulate, lambda shape, dtype: CountedShared(np.empty(shape, dtype), now[0]), False) as before:
+    with _simulated_by(simulate, lambda shape, dtype: CountedShared(np.empty(shape, dtype), now[0])) as before:
         device.numba_cuda()
         from numba.cuda.simulator.kernelapi import FakeCUDAModule
         wait = FakeCUDAModule.syncthreads

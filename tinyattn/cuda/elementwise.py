@@ -78,8 +78,8 @@ def _two_stretched(x, y, out, plan):
     i, n = first_of_two(), out.size
     if i < n:
         j = second_of_two(i, n)
-        a, b = x[place(i, n, plan, 0)], y[place(i, n, plan, 1)]
-        c, d = x[place(j, n, plan, 0)], y[place(j, n, plan, 1)]
+        a, b = x[place(i, plan, 0)], y[place(i, plan, 1)]
+        c, d = x[place(j, plan, 0)], y[place(j, plan, 1)]
         out[i] = formula(a, b)
         out[j] = formula(c, d)
 
@@ -88,7 +88,7 @@ def _three_stretched(x, y, z, out, plan):
     i, n = first_of_two(), out.size
     if i < n:
         j = second_of_two(i, n)
-        a, b, c = x[place(i, n, plan, 0)], y[place(i, n, plan, 1)], z[place(i, n, plan, 2)]
-        d, e, f = x[place(j, n, plan, 0)], y[place(j, n, plan, 1)], z[place(j, n, plan, 2)]
+        a, b, c = x[place(i, plan, 0)], y[place(i, plan, 1)], z[place(i, plan, 2)]
+        d, e, f = x[place(j, plan, 0)], y[place(j, plan, 1)], z[place(j, plan, 2)]
         out[i] = formula(a, b, c)
         out[j] = formula(d, e, f)

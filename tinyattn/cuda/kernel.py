@@ -94,7 +94,8 @@ class CudaKernel:
 
     def __init__(self, function, signatures, spills=""):
         self.function, self.signatures, self.spills = function, signatures, spills
-        self.name = f"{function.__module__.rsplit('.', 1)[-1]}.{function.__name__.strip('_').removesuffix('_cuda')}"
+        family = function.__module__.rsplit(".", 1)[-1].removesuffix("_cuda")  # which file of the two, nobody need know
+        self.name = f"{family}.{function.__name__.strip('_').removesuffix('_cuda')}"
         self.__doc__, self.__name__ = function.__doc__, function.__name__
         self._allowed, self._built = {_kinds(s) for s in signatures}, None
         CudaKernel.registry[self.name] = self

@@ -1,8 +1,8 @@
 """What a kernel takes of a card: registers, stack, spills, shared memory. Asked of NVIDIA's assembler, without a card.
 
 PTX knows no limit of registers. The assembler (in the library nvJitLink) gives each thread at most 255 of a card's real
-ones. What finds no place is *spilled*: written to the thread's stack frame in the card's memory and read back, a hundred
-times slower. A frame without spills holds a local array that is indexed at run time. The threads of a block share the
+ones. What finds no place is *spilled*: written to the thread's stack frame in the card's memory and read back, which is far
+slower. A frame without spills holds a local array that is indexed at run time. The threads of a block share the
 65536 registers of one multiprocessor, so what one thread takes limits how many there can be.
 
 A card's driver carries an assembler of its own version, whose numbers may differ by a few registers.

@@ -498,7 +498,7 @@ def _mul_grad_cuda(g, x, y, plan, to_x, to_y, need_x, need_y):
     """to_x = g y, to_y = g x"""
     e = cuda.grid(1)
     if e < g.size:
-        a, u, v = g[e], x[place(e, g.size, plan, 0)], y[place(e, g.size, plan, 1)]
+        a, u, v = g[e], x[place(e, plan, 0)], y[place(e, plan, 1)]
         if need_x != 0:
             to_x[e] = a * v
         if need_y != 0:
@@ -510,7 +510,7 @@ def _div_grad_cuda(g, out, x, y, plan, to_x, to_y, need_x, need_y):
     """to_x = g / y, to_y = -g out / y"""
     e = cuda.grid(1)
     if e < g.size:
-        a, b, v = g[e], out[e], y[place(e, g.size, plan, 1)]
+        a, b, v = g[e], out[e], y[place(e, plan, 1)]
         if need_x != 0:
             to_x[e] = a / v
         if need_y != 0:
@@ -522,7 +522,7 @@ def _pow_grad_cuda(g, out, x, y, plan, to_x, to_y, need_x, need_y):
     """to_x = g y x^(y - 1), and 0 where y = 0 as well at x = 0; to_y = g out log x, and 0 at x = 0."""
     e = cuda.grid(1)
     if e < g.size:
-        a, b, u, v = g[e], out[e], x[place(e, g.size, plan, 0)], y[place(e, g.size, plan, 1)]
+        a, b, u, v = g[e], out[e], x[place(e, plan, 0)], y[place(e, plan, 1)]
         zero, one = g.dtype.type(0), g.dtype.type(1)
         if need_x != 0:
             to_x[e] = a * v * (u if u != zero or v != zero else one) ** (v - one)
@@ -535,7 +535,7 @@ def _extreme_grad_cuda(g, out, x, y, plan, to_x, to_y, need_x, need_y):
     """Of maximum and minimum: g for the side that gave the result, half of it for each where both did, else 0."""
     e = cuda.grid(1)
     if e < g.size:
-        a, b, u, v = g[e], out[e], x[place(e, g.size, plan, 0)], y[place(e, g.size, plan, 1)]
+        a, b, u, v = g[e], out[e], x[place(e, plan, 0)], y[place(e, plan, 1)]
         zero, share = g.dtype.type(0), g.dtype.type(0.5) if u == v else g.dtype.type(1)
         if need_x != 0:
             to_x[e] = a * (share if u == b else zero)

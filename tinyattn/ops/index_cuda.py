@@ -105,7 +105,7 @@ def _add_part_cuda(x, out, plan, n, first):
     """Thread e adds element e of x to its place in a part of out."""
     e = cuda.grid(1)
     if e < n:
-        out[first + place(e, n, plan, 1)] += x[e]
+        out[first + place(e, plan, 1)] += x[e]
 
 
 @cuda_kernel("int64[::1], int64[::1], int64[::1], int64, int64", types=("int64",))

@@ -91,7 +91,7 @@ def solve_cuda(lu, order, b, x, lengths, plan, transposed=False, scale=1.0):
     count = count if x.size else 0
     room = empty(max(x.size, 1), x.dtype, "cuda")
     _solve_cuda[count * -(-m // width), max(width, threads_for(n * width))](
-        flat(lu), order, flat(b), room, flat(x), on_card(plan), n, m, width, count, int(transposed), x.dtype.type(scale))
+        flat(lu), order, flat(b), room, flat(x), on_card(plan), n, m, width, int(transposed), x.dtype.type(scale))
 
 
 @cuda_function
@@ -178,8 +178,8 @@ def _factor_cuda(lu, order, n):
         order[line] = -1
 
 
-@cuda_kernel("T[::1], int64[::1], T[::1], T[::1], T[::1], int64[:, ::1], int64, int64, int64, int64, int64, T")
-def _solve_cuda(lu, order, b, z, x, plan, n, m, width, items, transposed, scale):
+@cuda_kernel("T[::1], int64[::1], T[::1], T[::1], T[::1], int64[:, ::1], int64, int64, int64, int64, T")
+def _solve_cuda(lu, order, b, z, x, plan, n, m, width, transposed, scale):
     """A block solves for `width` columns of one item of the batch; thread t for column t % width, together with the others
     that have it. An element that is found, z[k], is taken out of all that it belongs to, which these threads share.
 
@@ -190,8 +190,8 @@ def _solve_cuda(lu, order, b, z, x, plan, n, m, width, items, transposed, scale)
     """
     t, tiles = cuda.threadIdx.x, (m + width - 1) // width
     item, column = cuda.blockIdx.x // tiles, cuda.blockIdx.x % tiles * width + t % width
-    matrix = place(item, items, plan, 0)
-    a, line, right, at = matrix * n * n, matrix * n, place(item, items, plan, 1) * n * m + column, item * n * m + column
+    matrix = place(item, plan, 0)
+    a, line, right, at = matrix * n * n, matrix * n, place(item, plan, 1) * n * m + column, item * n * m + column
     row, rows, end = t // width, cuda.blockDim.x // width, n if column < m else 0
     down, across = (1, n) if transposed != 0 else (n, 1)
     if order[line] < 0:  # all threads of the block see this

@@ -121,7 +121,7 @@ def _compare_cuda(x, y, out, plan, which):
     """Thread i makes element i of the result; all threads have the same comparison to make."""
     i = cuda.grid(1)
     if i < out.size:
-        a, b = x[place(i, out.size, plan, 0)], y[place(i, out.size, plan, 1)]
+        a, b = x[place(i, plan, 0)], y[place(i, plan, 1)]
         if which == EQUAL:
             out[i] = a == b
         elif which in (NOT_EQUAL, XOR):

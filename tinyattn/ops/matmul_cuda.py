@@ -100,7 +100,7 @@ def square(a, b, bias, biased, c, plan, items, m, n, depth, turned_a, turned_b, 
     i, j = block // columns % rows * size, block % columns * size
     block //= columns * rows
     item, part = block % items, block // items
-    from_a, from_b = place(item, items, plan, 0) * m * depth, place(item, items, plan, 1) * depth * n
+    from_a, from_b = place(item, plan, 0) * m * depth, place(item, plan, 1) * depth * n
     stretches = (depth + deep - 1) // deep
     begin, end = part * stretches // parts * deep, (part + 1) * stretches // parts * deep
     for u in range(each * each):

@@ -1,7 +1,7 @@
 r"""The recurrent scans on a card: kernels for `rnn.py`, `lstm.py`, `gru.py`, `attention_gru.py` and `attention_decoder.py`.
 
 A step needs the state of the step before, and the blocks of a grid cannot wait for each other. So either each step is a
-launch or two of its own, which fill the card and take 20 us each to start; or, as here, one block takes some sequences of
+launch or two of its own, which fill the card, and cost the host some tens of us each; or, as here, one block takes some sequences of
 the batch through all steps, and the whole scan is one launch:
 
     block b:                                  sequences b * rows .. b * rows + rows - 1, see `rows_for`
@@ -10,8 +10,8 @@ the batch through all steps, and the whole scan is one launch:
             the gates, elementwise            thread j the units j, j + threads, ..; the new state
             wait for each other
 
-The block reads w_hh once a step, from the nearest cache that it fits in, and that is the time of a step: about 10 us for
-1 MB. The few sequences of a block share what it reads. A scan keeps as many multiprocessors busy as it has blocks; where
+The block reads w_hh once a step, from the nearest cache that it fits in, and that is the time of a step: by a guess, not yet
+measured, 10 us for 1 MB. The few sequences of a block share what it reads. A scan keeps as many multiprocessors busy as it has blocks; where
 w_hh has tens of megabytes, a launch a step would be the faster way.
 
 What is saved for the backward pass, and its names, are those of the CPU's loops. The backward kernel runs from the last

@@ -110,7 +110,7 @@ def _where_grad_cuda(g, condition, plan, to_x, to_y, need_x, need_y):
     """Thread e sends element e of g to the side that was chosen, and 0 to the other."""
     e = cuda.grid(1)
     if e < g.size:
-        chosen, zero = condition[place(e, g.size, plan, 1)], g.dtype.type(0)
+        chosen, zero = condition[place(e, plan, 1)], g.dtype.type(0)
         if need_x != 0:
             to_x[e] = g[e] if chosen else zero
         if need_y != 0:

@@ -365,9 +365,9 @@ def _copy_cuda(x, out, plan, n, from_x, to_out):
     i = first_of_two()
     if i < n:
         j = second_of_two(i, n)
-        a, b = x[from_x + place(i, n, plan, 0)], x[from_x + place(j, n, plan, 0)]
-        out[to_out + place(i, n, plan, 1)] = a
-        out[to_out + place(j, n, plan, 1)] = b
+        a, b = x[from_x + place(i, plan, 0)], x[from_x + place(j, plan, 0)]
+        out[to_out + place(i, plan, 1)] = a
+        out[to_out + place(j, plan, 1)] = b
 
 
 SIDE, LINES = (4, 2) if SIMULATED else (32, 8)  # a block turns a square of SIDE x SIDE elements, LINES of its lines at a time
@@ -388,8 +388,7 @@ def _turn_cuda(x, out, plan, m, n, x_step, out_step):
     down, across = (m + SIDE - 1) // SIDE, (n + SIDE - 1) // SIDE
     item, part = cuda.blockIdx.x // (down * across), cuda.blockIdx.x % (down * across)
     i, j = part // across * SIDE, part % across * SIDE
-    items = cuda.gridDim.x // (down * across)
-    from_x, to_out = place(item, items, plan, 0), place(item, items, plan, 1)
+    from_x, to_out = place(item, plan, 0), place(item, plan, 1)
     for k in range(line, SIDE, LINES):
         if i + k < m and j + s < n:
             square[k, s] = x[from_x + (i + k) * x_step + j + s]

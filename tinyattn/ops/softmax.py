@@ -583,7 +583,7 @@ def _softmax_cuda(x, mask, plan, step, masked, logarithm, y, n, b, width):
     shared = cuda.shared.array(THREADS, x.dtype)
     first, lane, lanes, end = own_row(n, b, width)
     zero, one, nothing = x.dtype.type(0), x.dtype.type(1), x.dtype.type(-math.inf)
-    at = place(first, x.size, plan, 1) if masked != 0 else 0
+    at = place(first, plan, 1) if masked != 0 else 0
     high, total = nothing, zero
     for j in range(lane, end, lanes):
         v = x[first + j * b] if masked == 0 or mask[at + j * step] else nothing
@@ -618,7 +618,7 @@ def _log_sum_exp_grad_cuda(g, y, x, plan, dx):
     """Thread e computes element e of dx = g e^(x - y), and 0 where y is -inf. `plan` says where its row stands in g and y."""
     e = cuda.grid(1)
     if e < x.size:
-        row = place(e, x.size, plan, 1)
+        row = place(e, plan, 1)
         high = y[row]
         if high == x.dtype.type(-math.inf):
             high = x.dtype.type(0)

@@ -263,7 +263,7 @@ def _cut_cuda(x, mask, plan, masked, y, square, n, b):
     high = nothing
     for j in range(lane, end, lanes):
         e = first + j * b
-        v = x[e] if masked == 0 or mask[place(e, x.size, plan, 1)] else nothing
+        v = x[e] if masked == 0 or mask[place(e, plan, 1)] else nothing
         y[e] = v  # read again below by this same thread
         high = high if high > v or high != high else v
     high = block_max(highs, high, t, 1)
