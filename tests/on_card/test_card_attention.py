@@ -49,7 +49,7 @@ def launches(monkeypatch):
     seen, before = [], card.CudaKernel._launch
 
     def launch(kernel, grid, arguments):
-        if kernel.name.startswith("attention_cuda"):
+        if kernel.name.startswith("attention."):
             seen.append((kernel.name.partition(".")[2], grid[0]))
         before(kernel, grid, arguments)
 
