@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import InputError
 from . import names
-from .console import columns, on_terminal, out, out_json
+from .console import columns, note, on_terminal, out, out_json
 from .warmup import cached
 
 
@@ -46,6 +46,9 @@ def check_command(wanted, everything, order, seed, device):
         reports += _check(kind, name, thing, order, seed) if device == "cpu" else _on_both(kind, name, thing, seed)
     for line in columns(table(reports)):
         out(line)
+    for report in reports:
+        if report.ok and report.reason:  # a mechanism without a reference of its own
+            note(f"{report.name}: {'compared' if report.compared else 'not compared'}: {report.reason}")
     wrong = [r for r in reports if not r.ok]
     for report in wrong:
         out(str(report))
