@@ -3,13 +3,12 @@
 Nothing waits. The arrays of a step are sent from page-locked memory into arrays of their own, and what kernels write lies
 in one block of the card's memory, dealt out by `memory.py` as the host's is.
 """
-import weakref
 
 import numpy as np
 
 from .. import device
 from ..cuda import SIMULATED, flat, reshaped
-from ..cuda.arrays import _fill_cuda
+from ..cuda.arrays import _fill_cuda, known, remember
 from ..updates_cuda import Outbox, address_of
 
 ALIGN = 256  # bytes: what a card's own memory begins at
@@ -48,12 +47,6 @@ def clear(own):
     _fill_cuda.each(own.size)(flat(own), own.dtype.type(0))
 
 
-def sent(array):
-    """The host's copy of whole numbers or bools that it sent to a card, or None."""
-    known = device._remembered.get(id(array))
-    return None if known is None or known[0]() is not array else known[1]
-
-
 class Letter:
     """An array on the card whose numbers come from `host`, an array there, at each replay; see `Outbox`. As after any sending,
     what is no float is remembered, so that an op which plans by it need not ask the card. Of the type of `value`."""
@@ -72,19 +65,11 @@ class Letter:
             remember(self.array, self.box.last.reshape(self.shape))
 
 
-def remember(array, host):
-    """Have the ops know these numbers, which are on their way to this array."""
-    host = host.view()
-    host.flags.writeable = False
-    key = id(array)
-    device._remembered[key] = weakref.ref(array, lambda gone: device._remembered.pop(key, None)), host
-
-
 def follow(own, result):
     """Have the ops know of `own` what they know of `result`, which stands in the same memory or was copied there."""
-    known = sent(result)
-    if own is not result and known is not None:
-        remember(own, known)
+    numbers = known(result)
+    if own is not result and numbers is not None:
+        remember(own, numbers)
 
 
 def send(numbers, dtype):

@@ -344,7 +344,7 @@ def _arrays_out(tree, found):
     if isinstance(tree, Op.result):
         if tree.requires_grad:
             raise TypeError("compile: an argument requires a gradient; a parameter is no argument, the step uses it by its name")
-        known = card.sent(tree.array)
+        known = card.known(tree.array)
         found.append(tree.numpy() if tree.device == "cpu" else tree.array if known is None else known)
         return (_TensorHole if tree.device == "cpu" else _CardHole if known is None else _SentHole)(len(found) - 1)
     if type(tree) in (ndarray, np.memmap, Traced):

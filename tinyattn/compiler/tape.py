@@ -139,7 +139,7 @@ class Tape:
             outputs.append(self._new(array))
             if before is not None:
                 self.aliases[outputs[-1]] = before
-            host = card.sent(array)
+            host = card.known(array)
             if host is not None and memory_of(host) not in self.roots:
                 self.followed[memory_of(host)] = outputs[-1], host
         part = more.pop("part", self.part)
@@ -322,7 +322,7 @@ class Tape:
 
     def _sent(self, data, array):
         """`array` was made on a card for a new Tensor from `data`: on the host first, and then it was sent."""
-        host = card.sent(array)
+        host = card.known(array)
         host = np.array(plain(data), array.dtype, order="C") if host is None else host
         self._made_of(data, host)
         number = self.read(host)

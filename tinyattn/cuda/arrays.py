@@ -34,7 +34,14 @@ def zeros(shape, dtype):
 def known(array):
     """What the host knows of an array on a card without asking it (see `device.to_device`): a NumPy array, or None."""
     entry = device._remembered.get(id(array))
-    return None if entry is None else entry[1]
+    return None if entry is None or entry[0]() is not array else entry[1]
+
+
+def remember(array, numbers):
+    """Have the host know these numbers, which nobody may write to, as those of an array on a card."""
+    numbers, key = numbers.view(), id(array)
+    numbers.flags.writeable = False
+    device._remembered[key] = weakref.ref(array, lambda gone: device._remembered.pop(key, None)), numbers
 
 
 def address(array):
@@ -56,9 +63,7 @@ def follow(out, function, *inputs):
     them. Returns `out`."""
     hosts = [None if x is None else known(x) for x in inputs]
     if out.dtype.kind != "f" and all(h is not None or x is None for h, x in zip(hosts, inputs, strict=True)):
-        numbers, key = np.array(function(*hosts)), id(out)
-        numbers.flags.writeable = False
-        device._remembered[key] = weakref.ref(out, lambda gone: device._remembered.pop(key, None)), numbers
+        remember(out, np.array(function(*hosts)))
     return out
 
 
